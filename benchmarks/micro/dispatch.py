@@ -20,7 +20,8 @@ from millstream.node.runtime.real_environment import real_environment
 from millstream.node.security.core.changes import AclBinding, create_acls
 from millstream.node.server.service import Peer
 
-PRODUCE_VERSION, FETCH_VERSION = 12, 12
+PRODUCE_VERSION, FETCH_VERSION, COMMIT_VERSION, HEARTBEAT_VERSION = 12, 12, 9, 4
+GROUP = "group"
 
 
 def frame(key: int, version: int, name: str, body: dict[str, Any]) -> bytearray:
@@ -46,7 +47,9 @@ AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 def main(count: int = 50_000, acls: int | None = None) -> None:
     """`acls`: with an authorizer and this many ACLs, those of the client among them."""
-    settings = [] if acls is None else [f"authorizer.class.name={AUTHORIZER}"]
+    settings = ["offsets.topic.num.partitions=1"]
+    if acls is not None:
+        settings.append(f"authorizer.class.name={AUTHORIZER}")
     with tempfile.TemporaryDirectory() as directory:
         loop = asyncio.new_event_loop()
         config = load_broker_config(listen="127.0.0.1:0", data_dir=directory, overrides=settings)
@@ -82,8 +85,26 @@ def main(count: int = 50_000, acls: int | None = None) -> None:
             body = {"max_wait_ms": 0, "min_bytes": 1, "topics": [{"topic": "t", "partitions": [partition]}]}
             request = frame(1, FETCH_VERSION, "fetch", body)
             measure(title, lambda r=request: handle(r, 0, len(r), peer), count)  # type: ignore[misc]
+        loop.run_until_complete(broker.groups.runtime_of(GROUP))
+        for title, request in group_requests():
+            measure(title, partial(handle, request, 0, len(request), peer), count)
         loop.run_until_complete(node.stop())
         loop.close()
+
+
+def group_requests() -> list[tuple[str, bytearray]]:
+    """Requests that the group coordinator responds to at once: the commits make the group, which has no members."""
+    partitions = [{"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}]
+    commit = {
+        "group_id": GROUP,
+        "generation_id_or_member_epoch": -1,
+        "topics": [{"name": "t", "partitions": partitions}],
+    }
+    heartbeat = {"group_id": GROUP, "generation_id": 1, "member_id": "none"}
+    return [
+        ("offset commit, one partition", frame(8, COMMIT_VERSION, "offset_commit", commit)),
+        ("heartbeat, refused", frame(12, HEARTBEAT_VERSION, "heartbeat", heartbeat)),
+    ]
 
 
 async def add_acls(node: Node, count: int) -> None:

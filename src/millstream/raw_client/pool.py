@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from millstream.common.pacing import leave_pacing_out_within_machine
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client.connection import Connection
 from millstream.raw_client.deadline import Deadline
@@ -54,6 +55,7 @@ class Connector:
             reason = "no response to the connection attempt" if late else (error.strerror or str(error)).lower()
             raise ConnectionLostError(str(address), reason) from error
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        leave_pacing_out_within_machine(opened)
         if settings.keep_alive:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if settings.send_buffer_bytes > 0:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
+from millstream.common.pacing import leave_pacing_out_within_machine
 from millstream.node.server.service import FilePart
 
 
@@ -37,6 +38,7 @@ class SocketTransport:
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        leave_pacing_out_within_machine(sock)
         self._socket = sock
         self._descriptor = sock.fileno()
         self._loop = loop
@@ -165,7 +167,7 @@ class SocketNetwork:
         )[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Set before listening: accepted sockets inherit them. Unset, the system tunes them, which is better.
+        # Set before listening: accepted sockets inherit them. Unset, the system tunes each connection.
         if receive_buffer_bytes > 0:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         if send_buffer_bytes > 0:
