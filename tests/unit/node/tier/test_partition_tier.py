@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from crc32c import crc32c
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
@@ -29,6 +30,7 @@ from millstream.node.tier.core.manifest import Manifest, TieredSegment, decode_m
 from millstream.node.tier.core.object_format import Section, SegmentIdentity
 from millstream.node.tier.manager import TierManager
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from millstream.node.tier.uploads import plan_copy, prepare
 from tests.unit.node.storage.batches import batch
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.test_partition_log import append
@@ -323,6 +325,24 @@ def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> 
         assert found.log_start_offset == 12
 
     run(scenario)
+
+
+def test_the_checksum_of_an_object_is_that_of_all_its_log_bytes(node: Node) -> None:
+    """Of batches that cross the blocks in which a segment is read, also larger ones."""
+    log = node.log(LogConfig(remote_storage_enable=True, max_message_bytes=3 << 20))
+    for size in (700_000, 10, 900_000, 2_500_000, 1, 400_000):
+        append(log, b"v" * size)
+    log.roll(1000)
+    job = log.flush_job()
+    if job is not None:
+        job.done(job.run())
+    plan = plan_copy(log, 0)
+    assert plan is not None
+    prepared = prepare(plan, "name", 0)
+    stored = b"".join(prepared.parts())
+    section = object_format.decode_footer(stored).sections[object_format.LOG]
+    assert section.length == log.segments[0].size > 4_000_000
+    assert section.crc == crc32c(stored[: section.length])
 
 
 class SlowStore(MemoryStore):
