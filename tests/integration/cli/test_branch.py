@@ -160,6 +160,8 @@ def test_a_branch_refers_to_the_objects_of_its_parent(broker: EmbeddedBroker, st
     start = until_tiered(broker.data_dir, "history")
     uploaded = {path.name for path in objects(store)}
     with Admin(servers) as admin:
+        with pytest.raises(RefusedError, match=r"'history' is tiered, so its branch needs "):
+            admin.topics.branch("history", "history-off", configs={"remote.storage.enable": "false"})
         made = admin.topics.branch("history", "history-test", offsets={("history", 0): start // 2})  # type: ignore[dict-item]
         point = made.points[0].offset
         assert 0 < point <= start // 2

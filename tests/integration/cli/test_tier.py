@@ -222,9 +222,7 @@ def test_a_url_that_cannot_be_used_is_named(url: str, problem: str, offline: Run
 
 
 def test_a_broker_says_which_directory_cannot_be_made() -> None:
-    with pytest.raises(
-        Exception, match=r"millstream.tier.url=file:///dev/null/tier: the directory cannot be made: Not"
-    ):
+    with pytest.raises(Exception, match=r"millstream.tier.url=file:///dev/null/tier: the directory cannot be made"):
         EmbeddedBroker({**SETTINGS, "millstream.tier.url": "file:///dev/null/tier"}).start()
 
 

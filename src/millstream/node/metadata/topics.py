@@ -10,6 +10,7 @@ from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.setting import ConfigError
 from millstream.config.table import node
+from millstream.config.table.topic import REMOTE_STORAGE_ENABLE
 from millstream.config.topic_config import check_topic_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName
@@ -256,6 +257,13 @@ def _create_branch(
         if not name.startswith("millstream.mirror.") and name not in _NOT_INHERITED
     }
     configs = _checked_configs({**own, **topic.configs}, config)
+    tiered = REMOTE_STORAGE_ENABLE.name
+    if own.get(tiered, "").lower() == "true" and configs.get(tiered, "").lower() != "true":
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Topic {parent.name!r} is tiered, so its branch needs {tiered}=true: records that are in the tier alone "
+            "would not be in the branch.",
+        )
     topic_id = new_topic_id(random)
     branch = Branch(
         parent=parent.name, parent_id=parent.id, origin_id=parent.family, offsets=tuple(topic.branch_offsets)

@@ -425,12 +425,11 @@ class TierManager:
         only_local = sum(segment.size for segment in log.segments if segment.base_offset >= manifest.end_offset)
         start = expired_start(manifest, log.config, only_local, self._environment.clock.now_ms())
         start = min(max(start, log.log_start_offset), each.partition.high_watermark)
-        if start > manifest.log_start_offset and (manifest.segments or start > log.local_start_offset):
-            if manifest.segments:
-                await each.change(epoch, lambda present: present.starting_at(start))
-            if start > log.log_start_offset:
-                log.delete_records_before(start)
-                _log.info("tier_expired partition=%s new_start=%d", log.topic_partition, start)
+        if manifest.segments and start > manifest.log_start_offset:
+            await each.change(epoch, lambda present: present.starting_at(start))
+        if start > log.log_start_offset:  # perhaps only the manifest of a leader before this one has that start
+            log.delete_records_before(start)
+            _log.info("tier_expired partition=%s new_start=%d", log.topic_partition, start)
         await self._delete_marked(each, epoch)
 
     async def _delete_marked(self, each: PartitionTier, epoch: int) -> None:

@@ -142,8 +142,13 @@ class PartitionTier:
         if records is None:
             following_offset = min(max(segment.end_offset, offset + 1), self.log.log_end_offset)
             return self.log.read(following_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
-        if self.reader.lost is not None and not self.partition.is_leader:
-            self.manifest, self.reader.lost = None, None
+        if self.reader.lost is not None:
+            self.reader.lost = None
+            if self.partition.is_leader:  # the one before may have deleted it after this one read the manifest
+                self._led_epoch = -1
+                self._want(self)
+            else:
+                self.manifest = None
         return records
 
     def aborted(self, records: Slice) -> list[tuple[int, int]] | None:
@@ -409,6 +414,9 @@ class PartitionTier:
 
     def _take_found(self, found: Manifest | None, version: Version | None) -> None:
         """As leader: the manifest as another has written it, which may have been deposed by an unclean election."""
+        if found is None and self._version is not None:
+            self._led_epoch = -1  # the topic is deleted, or the records in the tier are lost: decided as at the begin
+            raise StoreError(f"{self.name} is gone from the store")
         self._take(found or self._empty(), version)
         if found is None or not found.readable:
             return

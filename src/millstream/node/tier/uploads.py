@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from crc32c import crc32c
 
+from millstream.node.storage.disk import File
 from millstream.node.storage.file_formats import INDEX_SUFFIX, TIME_INDEX_SUFFIX, encode_epochs
 from millstream.node.storage.index.transaction_index import collect_aborted, encode_aborted
 from millstream.node.storage.log.batch_scan import walk_checked
@@ -110,21 +111,38 @@ class EncryptedObject:
         return self._cipher.encrypted(self._plain.parts())
 
 
+class _SummedFile:
+    """A file that is read from its begin on, with the checksum of all that was read. Parts may be read again, as
+    `walk_checked` does with the begin of a batch. Reading the file once more for it took 0.1 s of CPU for each GB."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._end = 0
+        self.crc = 0
+
+    def read_at(self, position: int, length: int) -> bytes:
+        data = self._file.read_at(position, length)
+        known = self._end - position
+        assert known >= 0, "bytes were left out"
+        if known < len(data):
+            self.crc = crc32c(memoryview(data)[known:], self.crc)
+            self._end = position + len(data)
+        return data
+
+
 def prepare(copy: SegmentCopy, name: str, leader_epoch: int) -> PreparedObject:
     """Check the segment, and make the part of the object after its log bytes. May block."""
     segment, log = copy.segment, copy.log
     size = segment.size
     file = segment.file()
+    summed = _SummedFile(file)
     checked = 0
-    for position, header, holds in walk_checked(file, 0, size):
+    for position, header, holds in walk_checked(cast(File, summed), 0, size):
         if not holds:
             break
         checked = position + header.size
     if checked != size:
         raise DamagedSegmentError(f"the batch at byte {checked} of {segment.log.path} is damaged")
-    crc = 0
-    for position in range(0, size, _BLOCK_BYTES):
-        crc = crc32c(file.read_at(position, min(_BLOCK_BYTES, size - position)), crc)
     disk = log.disk
     greatest = segment.greatest_timestamp()  # checks the time index too
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
@@ -143,7 +161,7 @@ def prepare(copy: SegmentCopy, name: str, leader_epoch: int) -> PreparedObject:
     )
     tail = object_format.encode_tail(
         identity,
-        Section(0, size, crc),
+        Section(0, size, summed.crc),
         [
             (object_format.OFFSET_INDEX, disk.read_bytes(segment.path(INDEX_SUFFIX))),
             (object_format.TIME_INDEX, disk.read_bytes(segment.path(TIME_INDEX_SUFFIX))),

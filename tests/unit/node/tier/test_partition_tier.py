@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from crc32c import crc32c
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
@@ -29,6 +30,7 @@ from millstream.node.tier.core.manifest import Manifest, TieredSegment, decode_m
 from millstream.node.tier.core.object_format import Section, SegmentIdentity
 from millstream.node.tier.manager import TierManager
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from millstream.node.tier.uploads import plan_copy, prepare
 from tests.unit.node.storage.batches import batch
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.test_partition_log import append
@@ -321,6 +323,99 @@ def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> 
         found = decode_manifest(store.objects[tier.name])
         assert [(each.base_offset, each.end_offset) for each in found.segments] == [(10, 15), (15, 20)]
         assert found.log_start_offset == 12
+
+    run(scenario)
+
+
+def test_the_checksum_of_an_object_is_that_of_all_its_log_bytes(node: Node) -> None:
+    """Of batches that cross the blocks in which a segment is read, also larger ones."""
+    log = node.log(LogConfig(remote_storage_enable=True, max_message_bytes=3 << 20))
+    for size in (700_000, 10, 900_000, 2_500_000, 1, 400_000):
+        append(log, b"v" * size)
+    log.roll(1000)
+    job = log.flush_job()
+    if job is not None:
+        job.done(job.run())
+    plan = plan_copy(log, 0)
+    assert plan is not None
+    prepared = prepare(plan, "name", 0)
+    stored = b"".join(prepared.parts())
+    section = object_format.decode_footer(stored).sections[object_format.LOG]
+    assert section.length == log.segments[0].size > 4_000_000
+    assert section.crc == crc32c(stored[: section.length])
+
+
+def _led_while_another_deletes(node: Node, store: MemoryStore) -> tuple[PartitionLog, PartitionTier, Manifest]:
+    """A log with two closed segments, the first of them in the tier. The leader before this one still deletes it: its
+    manifest comes back, for the test to write."""
+    log = node.log(LogConfig(remote_storage_enable=True, segment_bytes=5 * len(batch(b"value")), flush_messages=1))
+    for _ in range(13):
+        append(log, b"value")
+    job = log.flush_job()
+    if job is not None:
+        job.done(job.run())
+    partition = FakePartition()
+    partition.high_watermark = 13
+    tier = log.tier = tier_of(store, log, partition, node)
+    before = manifest_of(log, segment(0, 5, (0, 0)))
+    store.objects |= {tier.name: encode_manifest(before), "s0": b""}
+    return log, tier, before.starting_at(5).without(frozenset({"s0"}))
+
+
+def test_the_log_starts_where_a_deposed_leader_has_moved_the_start(node: Node) -> None:
+    """Else its consumers would wait for ever for records whose objects are gone."""
+
+    async def scenario() -> None:
+        store = MemoryStore()
+        log, tier, deleted = _led_while_another_deletes(node, store)
+        await tier.begin_leading(5)
+        del store.objects["s0"]
+        store.objects[tier.name] = encode_manifest(deleted)
+        metadata = SimpleNamespace(config=tier.context.config(), image=MetadataImage())
+        manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
+        await manager._work(tier)  # copies a segment, and finds the other manifest
+        assert tier.end_offset == 10 and log.log_start_offset == 5
+
+    run(scenario)
+
+
+def test_a_leader_reads_the_manifest_again_if_an_object_is_gone(node: Node) -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        log, tier, deleted = _led_while_another_deletes(node, store)
+        await tier.begin_leading(5)
+        log.drop_segments(1).run()
+        assert log.local_start_offset == 5 and not log.read(0, 1000, up_to=13, at_least_one=True).length
+        del store.objects["s0"]
+        store.objects[tier.name] = encode_manifest(deleted)
+        await asyncio.wait(tier.reader._under_way.values())
+        with pytest.raises(KafkaError, match="s0"):
+            log.read(0, 1000, up_to=13, at_least_one=True)
+        tier.reader._failures.clear()  # the pause after the failure is over
+        assert not log.read(0, 1000, up_to=13, at_least_one=True).length
+        assert not tier.is_known
+        await tier.begin_leading(5)
+        assert log.log_start_offset == 5
+
+    run(scenario)
+
+
+def test_a_manifest_that_is_gone_is_not_replaced_by_an_empty_one(node: Node) -> None:
+    """The topic was deleted by another leader, or someone has deleted the objects: records in the tier are not given up
+    by writing a manifest without them."""
+
+    async def scenario() -> None:
+        store = MemoryStore()
+        log, tier, _ = _led_while_another_deletes(node, store)
+        await tier.begin_leading(5)
+        log.drop_segments(1).run()
+        del store.objects[tier.name]
+        metadata = SimpleNamespace(config=tier.context.config(), image=MetadataImage())
+        manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
+        with pytest.raises(StoreError, match="is gone from the store"):
+            await manager._work(tier)
+        assert not tier.is_known and tier.name not in store.objects
+        assert log.log_start_offset == 0
 
     run(scenario)
 
