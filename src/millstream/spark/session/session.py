@@ -175,8 +175,8 @@ def start_session(
 
 def _without_checksum_files(session: "SparkSession") -> None:
     """This JVM writes local files without `.crc` files beside them."""
-    local = session._jvm.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration())
-    local.setWriteChecksum(False)
+    hadoop: Any = session._jvm.org.apache.hadoop  # type: ignore[union-attr]
+    hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
 
 
 def tune(builder: "SparkSession.Builder", *, checkpoints: str | None = None) -> "SparkSession.Builder":
