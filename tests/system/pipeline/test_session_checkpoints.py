@@ -37,3 +37,4 @@ def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         written = len(numbers)
         torn = [path.name for path in directory.glob("[!.]*") if not is_whole(path.read_bytes())]
         assert torn == []
+        assert not list(directory.glob(".*.crc"))  # each would be one more process for a file

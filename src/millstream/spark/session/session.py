@@ -118,8 +118,13 @@ _LONGEST_SOCKET_PATH = 100
 #    state file is overwritten, and that is a file of a batch not yet committed: the batch is run again from the version
 #    before, and writes both again. Offsets and commits are never overwritten, and a missing .crc is not an error.
 #  - neither calls fsync: both survive kill -9 and may lose the last batches in a power cut.
+# Embedded sessions also leave Hadoop's `.crc` files out: without Hadoop's native library each new file is a process
+# `chmod`, so a batch had four, and has two. What a checksum found is found without it, except for a disk that changes
+# bits: an empty or cut file of offsets or commits does not parse, and files of state have checksums of Spark's own.
+# Renaming removes the `.crc` file of an earlier session.
 # So it is used where checkpoints are known to be on this machine's disk, and nowhere else: on HDFS FileContext's rename
 # is atomic without overwriting, which this one's is not.
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _LOCAL_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
@@ -151,7 +156,7 @@ def start_session(
     embedded = is_embedded(master if remote is None else remote)
     wanted = {**_common_settings(master if remote is None else remote), **(_embedded_settings() if embedded else {})}
     if checkpoints is not None and is_local_path(checkpoints) and "spark.hadoop.fs.defaultFS" not in given:
-        wanted["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
+        wanted[_MANAGER] = _LOCAL_CHECKPOINTS
     if remote is not None and not embedded:
         return _connect(name, remote, given)
     if remote is None:
@@ -161,7 +166,17 @@ def start_session(
             wanted["spark.master"] = master
     _choose_python(master if remote is None else remote, given)
     _start_jvm(embedded, wanted, given, lifetime, log_file, archive_classes)
-    return _open(name, master, remote, {**wanted, **given})
+    session = _open(name, master, remote, {**wanted, **given})
+    chosen = {**wanted, **given}.get(_MANAGER) == _LOCAL_CHECKPOINTS
+    if embedded and remote is None and chosen and "spark.hadoop.fs.file.impl" not in given:
+        _without_checksum_files(session)
+    return session
+
+
+def _without_checksum_files(session: "SparkSession") -> None:
+    """This JVM writes local files without `.crc` files beside them."""
+    hadoop: Any = session._jvm.org.apache.hadoop  # type: ignore[union-attr]
+    hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
 
 
 def tune(builder: "SparkSession.Builder", *, checkpoints: str | None = None) -> "SparkSession.Builder":
@@ -183,7 +198,7 @@ def tune(builder: "SparkSession.Builder", *, checkpoints: str | None = None) -> 
     embedded = is_embedded(master)
     wanted = _common_settings(master) | ({"spark.sql.shuffle.partitions": _shuffle_partitions()} if embedded else {})
     if checkpoints is not None and is_local_path(checkpoints) and "spark.hadoop.fs.defaultFS" not in given:
-        wanted["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
+        wanted[_MANAGER] = _LOCAL_CHECKPOINTS
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         _choose_python(master, given)
         _choose_java()
