@@ -232,7 +232,7 @@ def test_a_restored_topic_whose_tier_was_disabled_can_have_one_again(node: Node)
         def leader_of(log: PartitionLog) -> PartitionTier:
             tier = tier_of(family.store, log, FakePartition(), node)
             tier.context.cluster_id = lambda: "new"
-            tier.context.restored_from = lambda topic_name: f"c/{family.log.topic_id}"  # type: ignore[method-assign, assignment]
+            tier.context.restored_from = lambda topic: f"c/{family.log.topic_id}"  # type: ignore[method-assign, assignment]
             return tier
 
         late = node.directory.create(TopicPartition(TopicName("late"), 0), UUID(int=4), config, NOW)
