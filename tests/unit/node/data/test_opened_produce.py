@@ -194,7 +194,7 @@ def test_a_large_batch_is_opened_in_a_thread_and_nothing_overtakes_it() -> None:
 @pytest.mark.parametrize("topic", [b"compacted", b"own"])
 @pytest.mark.parametrize("what", ["bytes", "records"])
 def test_many_small_batches_of_one_request_are_not_all_opened_at_once(topic: bytes, what: str) -> None:
-    """Each of them is little, and together they would keep the event loop from all clients else."""
+    """Each of them is little, and together they would keep the event loop from all other clients."""
 
     async def scene() -> None:
         stage = Stage(image_of())
