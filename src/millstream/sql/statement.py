@@ -7,7 +7,7 @@ costs time and nothing else.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 100_000
 _MAX_PARTS = 2
+_MAX_DEPTH = 900
+"""Levels of the syntax tree; an operator has three. Python has a limit, too, but other code may change it."""
 _TABLE_FUNCTIONS = frozenset(("range", "generate_series", "unnest", "repeat", "json_each", "json_tree", "query_table"))
 """Functions in FROM that read nothing from outside."""
 _EVALUATED = frozenset(
@@ -149,7 +151,11 @@ def parse_statement(text: str) -> Statement:
         with open_engine() as engine:
             return _parse(engine, text)
     except RecursionError:
-        raise SqlError("the query is nested too deeply", "write shorter expressions, or WITH and joins") from None
+        raise _too_deep() from None
+
+
+def _too_deep() -> SqlError:
+    return SqlError("the query is nested too deeply", "write shorter expressions, or WITH and joins")
 
 
 def _parse(engine: "duckdb.DuckDBPyConnection", text: str) -> Statement:
@@ -194,7 +200,22 @@ def _tree(engine: "duckdb.DuckDBPyConnection", text: str) -> dict[str, Any]:
     if document.get("error"):
         raise SqlError(str(document.get("error_message", "the query is not understood")))
     node: dict[str, Any] = document["statements"][0]["node"]
+    if _is_deeper(node, _MAX_DEPTH):
+        raise _too_deep()
     return node
+
+
+def _is_deeper(tree: Any, most: int) -> bool:
+    level = [tree]
+    for _ in range(most):
+        level = [part for node in level for part in _parts(node)]
+        if not level:
+            return False
+    return True
+
+
+def _parts(node: Any) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
 def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:

@@ -29,8 +29,8 @@ COMPLAINTS = re.compile(
 # With --deep-iteration the tool starts each file expecting offset 0, and says so of Apache Kafka's own files too.
 FIRST_OFFSET_QUIRK = re.compile(r"Non-consecutive offsets in \S+/0*(\d+)\.log\n  -1 is followed by \1\n(?!  )")
 
-# Lines of admin clients in the same virtual machine, whose broker has stopped. They may begin within another line.
-OTHER_CLIENTS = re.compile(r"\[\d{4}-[^\]]*\] \w+ \[AdminClient [^\n]*\n")
+# Lines of other clients in the same virtual machine, whose broker has stopped. They may begin within another line.
+OTHER_CLIENTS = re.compile(r"\[\d{4}-[^\]]*\] \w+ \[(?:AdminClient|Consumer|Producer) [^\n]*\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,7 @@ def test_a_filter_is_saved_and_a_link_shows_the_same_view(looking: Looking, paym
     looking.await_text("status", "3 records, 65 searched")
     page.get_by_test_id("saved-filters").click()
     page.get_by_test_id("save-filter").click()
+    page.get_by_test_id("save-filter").wait_for(state="detached")  # the menu is closed
     page.get_by_test_id("field").fill("")
     page.get_by_test_id("field").press("Enter")
     looking.await_text("status", "50 records")

@@ -1,5 +1,7 @@
 """Queries as parsed: topics, columns, bounds; and what is refused."""
 
+import sys
+
 import pytest
 
 from millstream.sql.engine import open_engine
@@ -72,6 +74,18 @@ def test_a_limit_alone_reads_that_many() -> None:
         assert parse_statement(f"select a from orders {text}").newest is None
     assert parse_statement("select count(*) from orders limit 10").newest is None
     assert parse_statement("select distinct a from orders limit 10").newest is None
+
+
+def test_the_depth_of_a_query_is_bounded_also_where_python_allows_more() -> None:
+    """Other code in the process may raise Python's limit."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        with pytest.raises(SqlError, match="nested too deeply"):
+            parse_statement("select " + " + ".join(["abs(1)"] * 900))
+        parse_statement("select " + " + ".join(["abs(1)"] * 250))
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ USED = {
         "_get_j_spark_session_class",
         "_jdf",
         "_jo",
+        "_jsc",
         "_jsparkSession",
         "_jvm",
     },
