@@ -342,8 +342,9 @@ class Listener:
         self.stop_accepting()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for handshake in list(self._in_handshake.values()):
+        for secured, handshake in list(self._in_handshake.items()):
             handshake.cancel()
+            secured.close()  # a task that has not started yet does not clean up when it is cancelled
         for transport, timer in self._delayed.items():
             timer.cancel()
             transport.close()

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from millstream.node.server.listener import ConnectionLimits, Listener, ListenerTls
-from millstream.node.server.network import SocketNetwork
+from millstream.node.server.network import SocketListening, SocketNetwork, SocketTransport
 from millstream.node.server.service import FilePart, Parts, Peer, Pending, Refused, Turn
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire
@@ -76,6 +76,29 @@ class FileRange:
     length: int
 
 
+class RecordingNetwork(SocketNetwork):
+    """A network that knows whether the connections which it accepted are closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._accepted: list[SocketTransport] = []
+
+    def listen(self, host: str, port: int, **options: int) -> SocketListening:
+        listening = super().listen(host, port, **options)
+        accept = listening.accept
+
+        def recorded() -> SocketTransport:
+            transport = cast(SocketTransport, accept())
+            self._accepted.append(transport)
+            return transport
+
+        listening.accept = recorded  # type: ignore[method-assign]
+        return listening
+
+    def is_closed(self) -> bool:
+        return all(each._socket.fileno() < 0 for each in self._accepted)
+
+
 class RunningListener:
     """A listener whose loop runs in a thread, so that tests can be plain blocking code."""
 
@@ -88,7 +111,8 @@ class RunningListener:
         self.service = Words()
         self.loop = loop
         protocol, secured = ("PLAINTEXT", None) if tls is None else ("SSL", tls(loop))
-        self.listener = Listener("TEST", limits, SocketNetwork(loop), loop, security_protocol=protocol, tls=secured)
+        self.network = RecordingNetwork(loop)
+        self.listener = Listener("TEST", limits, self.network, loop, security_protocol=protocol, tls=secured)
         host, port = self.listener.bind("127.0.0.1", 0)
         self.address = f"{host}:{port}"
         self.listener.serve(self.service)
@@ -130,6 +154,7 @@ class RunningListener:
         for wire in self._wires:
             wire.close()
         self.on_loop(self.listener.close)
+        self.until(self.network.is_closed)  # a TLS connection with unsent bytes takes a moment
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()

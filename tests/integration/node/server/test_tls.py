@@ -11,7 +11,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -401,3 +401,16 @@ def test_a_connection_to_another_node(start: Start, node: Files, tmp_path: Path)
 
 def test_slices_in_threads_are_larger_than_what_is_encrypted_at_once() -> None:
     assert tls_module.INLINE_BYTES < tls_module.SLICE_BYTES
+
+
+def test_a_connection_whose_handshake_has_not_begun_is_closed_with_the_listener(start: Start, node: Files) -> None:
+    running = start(secured(node))
+
+    def accept_and_close() -> socket.socket:
+        connection = plain(running)
+        running.listener._accept()  # starts the task of the handshake, which runs in the next turn of the loop
+        running.listener.close()
+        return connection
+
+    with cast(socket.socket, running.on_loop(accept_and_close)) as connection:
+        assert connection.recv(1) == b""
