@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from millstream.testing.node_process import free_ports
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools import apache_kafka, install_test_clients
 
 BUCKET = "tier"
@@ -137,14 +137,14 @@ class Hold:
 
     def wait(self) -> None:
         """Until a request is held."""
-        assert self.is_reached.wait(PATIENCE_S), f"no request was held, in {PATIENCE_S:g} s"
+        assert self.is_reached.wait(TIMEOUT_SECONDS), f"no request was held, in {TIMEOUT_SECONDS:g} s"
 
     def release(self) -> None:
         self._is_released.set()
 
     def stop_here(self) -> None:
         self.is_reached.set()
-        self._is_released.wait(PATIENCE_S)
+        self._is_released.wait(TIMEOUT_SECONDS)
 
 
 @dataclass
@@ -236,7 +236,7 @@ class StoreProxy:
             return self._send(request, headers, body)
 
     def _send(self, request: Request, headers: Mapping[str, str], body: bytes) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection(*self._target, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(*self._target, timeout=TIMEOUT_SECONDS)
         try:
             connection.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
             for name, value in headers.items():

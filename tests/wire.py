@@ -15,10 +15,9 @@ from typing import Any
 from millstream.formats.protocol.primitives import Cursor
 from millstream.formats.protocol.schema import Message, request_schema, response_schema, split_entries
 from millstream.formats.records.record import Record, build_batch, read_batches
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 API_VERSIONS_KEY = 18
-TIMEOUT_S = PATIENCE_S
 
 
 def request_names() -> dict[int, str]:
@@ -79,7 +78,7 @@ class Closed(Exception):
 
 
 class Wire:
-    def __init__(self, address: str, timeout: float = TIMEOUT_S, client_id: str | None = "wire") -> None:
+    def __init__(self, address: str, timeout: float = TIMEOUT_SECONDS, client_id: str | None = "wire") -> None:
         self.client_id = client_id
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout)

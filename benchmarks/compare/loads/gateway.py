@@ -32,7 +32,7 @@ _FULL_SECONDS = 5.0
 _WARM_UP_SECONDS = 1.0
 _SMALL_REQUESTS = 300
 _PROMISED = 20_000
-_PATIENCE_S = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class GatewayProduce(Load):
@@ -110,7 +110,7 @@ def _gateway(bootstrap: str) -> Iterator[tuple[str, int]]:
 
 def _connect(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=_PATIENCE_S)
+    connection = socket.create_connection((host, int(port)), timeout=_TIMEOUT_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
@@ -126,7 +126,7 @@ def _drive(address: str, request: bytes, seconds: float) -> tuple[int, float]:
             poller.register(number, select.EPOLLIN)
         waiting = len(connections)
         while waiting:
-            for number, _ in poller.poll(_PATIENCE_S):
+            for number, _ in poller.poll(_TIMEOUT_SECONDS):
                 _answer(connections[number])
                 answered += 1
                 if time.perf_counter() - started < seconds:

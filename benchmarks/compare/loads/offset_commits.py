@@ -19,7 +19,7 @@ from benchmarks.compare.topic import temporary_topic
 CONNECTIONS = 8
 _IN_FLIGHT = 5
 _FULL_SECONDS = 3.0
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 _COMMIT, _FIND_COORDINATOR = 8, 10
 _COMMIT_VERSION = 2
 _GOAL = 1.8
@@ -65,7 +65,7 @@ def _commit_error(answer: bytes) -> int:
 def _wait_for_coordinator(bootstrap: str, topic: str) -> None:
     """Kafka makes its internal topic when it is first asked for a coordinator, and refuses requests meanwhile."""
     with wire.connect(bootstrap) as connection:
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + _TIMEOUT_SECONDS
         while time.monotonic() < until:
             wire.ask(connection, _request(_FIND_COORDINATOR, 0, _text("bench")))
             answers = (wire.ask(connection, _commit_request(f"bench-{number}", topic)) for number in range(150))

@@ -26,7 +26,7 @@ MEMBERS = 50
 PARTITIONS = 100
 _HEARTBEAT_SECONDS = 0.05
 _FULL_REPETITIONS = 5
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _UNKNOWN_MEMBER, _REBALANCE_IN_PROGRESS, _MEMBER_ID_REQUIRED = 25, 27, 79
 
 
@@ -211,10 +211,10 @@ class Crew(ABC, Generic[M]):
         for member in joining:
             member.send(member.next_request())
         while not (self._at_one_after(before) and self.shared_out()):
-            if time.perf_counter() - began > _PATIENCE_SECONDS:
+            if time.perf_counter() - began > _TIMEOUT_SECONDS:
                 size = len(self.members)
                 raise RuntimeError(
-                    f"given up: {self.protocol} group of {size} not stable after {_PATIENCE_SECONDS:.0f} s"
+                    f"given up: {self.protocol} group of {size} not stable after {_TIMEOUT_SECONDS:.0f} s"
                 )
             self._beat()
         return time.perf_counter() - began
@@ -227,7 +227,7 @@ class Crew(ABC, Generic[M]):
 
     def part(self, members: Sequence[M]) -> None:
         """Let these leave and wait for what they had in flight, without waiting for the others to take over."""
-        until = time.perf_counter() + _PATIENCE_SECONDS
+        until = time.perf_counter() + _TIMEOUT_SECONDS
         while any(member.waiting for member in members) and time.perf_counter() < until:
             self._beat()
         self.leave(members)
@@ -314,7 +314,7 @@ def _rebalance(crew: Crew[M], repetitions: int) -> tuple[float, float]:
 
 def wait_for_coordinator(bootstrap: str, group: str) -> None:
     """A broker may set its coordinator up when first asked; only one that works refuses an unknown member as such."""
-    until = time.monotonic() + _PATIENCE_SECONDS
+    until = time.monotonic() + _TIMEOUT_SECONDS
     with wire.connect(bootstrap) as connection:
         while time.monotonic() < until:
             wire.ask(connection, group_wire.find_coordinator(group))

@@ -24,7 +24,7 @@ from millstream.testing.node_process import free_port_range
 from tests import wire as wires
 from tests.integration.cli.conftest import Run
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 COMMANDS = [
@@ -129,19 +129,19 @@ class Started:
 
     def ready(self) -> Any:
         assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        readable, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_SECONDS)
         assert readable, "not ready"
         return json.loads(self.process.stdout.readline())
 
     def error_line(self) -> str:
         assert self.process.stderr is not None
-        readable, _, _ = select.select([self.process.stderr], [], [], PATIENCE_S)
+        readable, _, _ = select.select([self.process.stderr], [], [], TIMEOUT_SECONDS)
         assert readable, "nothing was said"
         return self.process.stderr.readline().decode()
 
     def end(self, how: signal.Signals) -> int:
         self.process.send_signal(how)
-        code = self.process.wait(PATIENCE_S)
+        code = self.process.wait(TIMEOUT_SECONDS)
         self.close()
         return code
 
@@ -191,7 +191,7 @@ def test_a_cluster_is_started_watched_stopped_and_goes_on(offline: Run, tmp_path
 
 def unwell(offline: Run, address: str) -> Any:
     """The status once the cluster has noticed what is missing."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         outcome = offline("cluster", "status", "--json", "-b", address)
         if outcome.code == 8 and "fenced" in outcome.out:
@@ -225,7 +225,7 @@ def place_topic(cluster: EmbeddedCluster, name: str, *replicas: tuple[int, ...])
     await_topic(cluster, name, len(replicas))
     for number, each in enumerate(replicas):
         with Wire(cluster.address(each[0])) as wire:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while wire.produce(name, wires.batch(b"x" * 1000), partition=number).error_code:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_a_follower_cleanly(numbers: str, millstream_broker: Embedde
             assert process.stdout is not None
             read = [process.stdout.readline() for _ in range(10)]
             process.send_signal(signal.SIGINT)
-            rest, err = process.communicate(timeout=PATIENCE_S)
+            rest, err = process.communicate(timeout=TIMEOUT_SECONDS)
         finally:
             process.kill()
     assert read == [b"%d\n" % number for number in range(10)]
@@ -110,5 +110,5 @@ def test_a_reader_that_goes_away(numbers: str, millstream_broker: EmbeddedBroker
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()
-        _, err = process.communicate(timeout=PATIENCE_S)
+        _, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert err == b""

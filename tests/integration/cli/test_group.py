@@ -14,7 +14,7 @@ import millstream
 from millstream.client import Client
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 _numbers = itertools.count()
@@ -36,7 +36,7 @@ def run(offline: Run, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
-    with millstream.connect(broker.bootstrap_servers, timeout=PATIENCE_S) as connected:
+    with millstream.connect(broker.bootstrap_servers, timeout=TIMEOUT_SECONDS) as connected:
         yield connected
 
 
@@ -64,7 +64,7 @@ def member(broker: EmbeddedBroker, group: str, topic: str, protocol: str = "clas
         }
     )
     consumer.subscribe([topic])
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not consumer.assignment():
         consumer.poll(0.1)
         assert time.monotonic() < deadline
@@ -75,7 +75,7 @@ def member(broker: EmbeddedBroker, group: str, topic: str, protocol: str = "clas
 
 
 def first_record(consumer: Consumer) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while (message := consumer.poll(0.1)) is None:
         assert time.monotonic() < deadline
     return message

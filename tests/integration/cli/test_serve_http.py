@@ -27,7 +27,7 @@ from millstream.cli.serve import log_to_stderr
 from millstream.gateway.http.configuration import GatewayError, Limits, parse_address
 from millstream.testing.node_process import free_port_range, free_ports
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,7 +39,7 @@ class Served:
         self.process = process
         self._log_file = log_file
         assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+        readable, _, _ = select.select([process.stdout], [], [], TIMEOUT_SECONDS)
         assert readable, self.log
         self.line = process.stdout.readline().decode()
         self.addresses = dict(word.split("=") for word in self.line.split()[1:] if "=" in word)
@@ -56,7 +56,7 @@ class Served:
     def gateway_pids(self, times: int = 1) -> list[int]:
         return [int(pid) for pid in self.logged(r"gateway_started pid=(\d+)", times)]
 
-    def get(self, path: str, timeout: float = PATIENCE_S) -> tuple[int, Any]:
+    def get(self, path: str, timeout: float = TIMEOUT_SECONDS) -> tuple[int, Any]:
         try:
             with urllib.request.urlopen(f"http://{self.addresses['http']}{path}", timeout=timeout) as answer:
                 return answer.status, json.load(answer)
@@ -68,7 +68,7 @@ class Served:
         """The status of the console's first page for a cluster."""
         try:
             url = f"http://{self.addresses['http']}/console/clusters/{cluster}/"
-            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             with error:
@@ -80,7 +80,7 @@ class Served:
 
 
 def eventually(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not good(seen := look()):
         assert time.monotonic() < deadline, seen
         time.sleep(0.05)
@@ -128,7 +128,7 @@ def test_the_gateway_dies_hangs_and_ends_and_the_broker_does_not_care(tmp_path: 
         os.kill(second, signal.SIGSTOP)
         assert served.publish() == 1, "a gateway that hangs is nothing to the broker"
         served.process.terminate()
-        assert served.process.wait(PATIENCE_S) == 0
+        assert served.process.wait(TIMEOUT_SECONDS) == 0
         assert not is_alive(second)
         assert "gateway_killed" in served.log
         lines = served.log.splitlines()
@@ -152,7 +152,7 @@ def test_ctrl_c_in_the_terminal_ends_both_in_order(tmp_path: Path) -> None:
         assert [served.console_of(each) for each in ("main", "east", "west")] == [200, 200, 404]
         (gateway,) = served.gateway_pids()
         served.process.send_signal(signal.SIGINT)
-        assert served.process.wait(PATIENCE_S) == 0
+        assert served.process.wait(TIMEOUT_SECONDS) == 0
         assert not is_alive(gateway)
         assert "gateway_ended" not in served.log and "ERROR" not in served.log
 
@@ -168,7 +168,7 @@ def test_a_gateway_that_cannot_live_is_not_started_without_end(tmp_path: Path) -
         assert "has 2 partitions" in served.log
         assert served.publish() == 0
         served.process.terminate()
-        assert served.process.wait(PATIENCE_S) == 0
+        assert served.process.wait(TIMEOUT_SECONDS) == 0
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_cluster_has_one_gateway(tmp_path: Path) -> None:
         assert [served.console_of(each) for each in ("here", "east", "main")] == [200, 200, 404]
         address = parse_address(served.addresses["http"])
         process.terminate()
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
         socket.create_server(address).close()
     finally:
         process.kill()

@@ -10,7 +10,7 @@ from confluent_kafka import ShareConsumer
 
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def member(broker: EmbeddedBroker, group: str, topic: str) -> Iterator[Any]:
 
 
 def _until(run: Run, consumer: Any, group: str, enough: Any) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         consumer.poll(0.1)
         outcome = run("share", "describe", group, "--json")
@@ -65,7 +65,7 @@ def test_the_life_of_a_share_group(run: Run, millstream_broker: EmbeddedBroker) 
 
     with member(millstream_broker, "workers", "jobs") as consumer:  # and it begins where it was told to
         values: list[bytes] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while len(values) < 3:
             for message in consumer.poll(0.2) or []:
                 values.append(message.value())

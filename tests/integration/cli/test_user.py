@@ -14,7 +14,7 @@ import pytest
 
 from millstream.testing import EmbeddedBroker
 from tests.sasl import LISTENER, MODULES, plain, scram
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 PASSWORD = "first-secret-1"
@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 def millstream(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "millstream", *arguments],
-        input=stdin, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **environment},
+        input=stdin, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env={**os.environ, **environment},
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def test_serve_makes_the_first_user(tmp_path: Path) -> None:
     )
     (tmp_path / "server.properties").write_text("\n".join(settings))
     arguments += ["--config", str(tmp_path / "server.properties")]
-    node = NodeProcess("the broker", arguments, tmp_path / "log", stop_timeout=PATIENCE_S)
+    node = NodeProcess("the broker", arguments, tmp_path / "log", stop_timeout=TIMEOUT_SECONDS)
     node.spawn()
     try:
         node.wait_until_ready(60)

@@ -8,7 +8,7 @@ import pytest
 import millstream
 from millstream.client import AsyncClient, EncodingError, MillstreamError, NoBrokerError, TopicNotFoundError
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 Scenario = Callable[[AsyncClient], Awaitable[None]]
 Play = Callable[[Scenario], None]
@@ -20,7 +20,7 @@ def play(millstream_broker: EmbeddedBroker) -> Play:
 
     def run(scenario: Scenario) -> None:
         async def connected() -> None:
-            async with millstream.connect_async(millstream_broker.bootstrap_servers, timeout=PATIENCE_S) as client:
+            async with millstream.connect_async(millstream_broker.bootstrap_servers, timeout=TIMEOUT_SECONDS) as client:
                 await asyncio.wait_for(scenario(client), 60)
 
         asyncio.run(connected())

@@ -24,7 +24,7 @@ from millstream.client import (
 )
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 HOUR_MS = 3_600_000
@@ -170,7 +170,7 @@ class TestPublish:
         with millstream.connect(millstream_broker.bootstrap_servers, settings={"acks": acks}) as client:
             client.publish(millstream_topic, acks)
             # Without acks no one says when the record is stored, so wait for it.
-            (record,) = client.consume(millstream_topic, follow=True, limit=1, timeout=PATIENCE_S)
+            (record,) = client.consume(millstream_topic, follow=True, limit=1, timeout=TIMEOUT_SECONDS)
         assert record.text() == acks
 
     def test_from_several_threads(self, client: Client, millstream_topic: str) -> None:
@@ -271,7 +271,7 @@ class TestConsume:
                 client.publish(numbers, str(number))
 
         thread = threading.Thread(target=later)
-        with client.consume(numbers, 99, follow=True, limit=3, timeout=PATIENCE_S) as stream:
+        with client.consume(numbers, 99, follow=True, limit=3, timeout=TIMEOUT_SECONDS) as stream:
             thread.start()
             assert [record.text() for record in stream] == ["99", "100", "101"]
         thread.join()
@@ -324,7 +324,7 @@ def test_damage_on_the_brokers_disk_is_reported_not_served() -> None:
         segment = broker.data_dir / "damaged-0" / f"{0:020d}.log"
         segment.write_bytes(segment.read_bytes().replace(b"damaged", b"dAmaged"))
         broker.start()
-        with millstream.connect(broker.bootstrap_servers, timeout=PATIENCE_S) as client:
+        with millstream.connect(broker.bootstrap_servers, timeout=TIMEOUT_SECONDS) as client:
             assert [record.text() for record in client.consume("damaged", limit=1)] == ["whole"]
             with pytest.raises(DamagedRecordsError, match="log dump --check"):
                 list(client.consume("damaged"))
@@ -338,8 +338,8 @@ class TestABrokerThatGoesAway:
             yield broker
 
     def test_every_verb_says_so(self, mortal: EmbeddedBroker) -> None:
-        with millstream.connect(mortal.bootstrap_servers, timeout=PATIENCE_S) as patient:
-            patient.create_topic("gone", 1)
+        with millstream.connect(mortal.bootstrap_servers, timeout=TIMEOUT_SECONDS) as lasting:
+            lasting.create_topic("gone", 1)
         with millstream.connect(mortal.bootstrap_servers, timeout=1.5) as client:
 
             def is_published() -> bool:
@@ -360,7 +360,7 @@ class TestABrokerThatGoesAway:
                     attempt()
 
     def test_and_comes_back(self, mortal: EmbeddedBroker) -> None:
-        with millstream.connect(mortal.bootstrap_servers, timeout=PATIENCE_S) as client:
+        with millstream.connect(mortal.bootstrap_servers, timeout=TIMEOUT_SECONDS) as client:
             client.create_topic("back", 1)
             client.publish("back", "before")
             mortal.restart()

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from millstream.testing import EmbeddedBroker
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch
 from tools import apache_kafka
 
@@ -36,7 +36,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         writer = Producer({"bootstrap.servers": running.bootstrap_servers})
         for number in range(5):
             writer.produce("orders", key="k", value=str(number))
-        assert writer.flush(PATIENCE_S) == 0
+        assert writer.flush(TIMEOUT_SECONDS) == 0
         yield running
 
 
@@ -52,7 +52,7 @@ def committed(broker: EmbeddedBroker, topic: str) -> list[bytes]:
     reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[bytes] = []
     while True:
-        record = reader.poll(PATIENCE_S)
+        record = reader.poll(TIMEOUT_SECONDS)
         assert record is not None
         if record.error():
             reader.close()
@@ -61,7 +61,7 @@ def committed(broker: EmbeddedBroker, topic: str) -> list[bytes]:
 
 
 def until_there(broker: EmbeddedBroker, topic: str, count: int) -> Callable[[], bool]:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     return lambda: len(committed(broker, topic)) < count and time.monotonic() < deadline
 
 
@@ -108,7 +108,7 @@ def test_the_two_phase_commit(broker: EmbeddedBroker) -> None:
         wire.call("find_coordinator", 4, key_type=1, coordinator_keys=[name])
 
         def begin(keep: bool) -> Any:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while True:
                 answer = wire.call(
                     "init_producer_id",
@@ -144,6 +144,6 @@ def test_the_two_phase_commit(broker: EmbeddedBroker) -> None:
                 committed=decision,
             )
             assert ended.error_code == 0
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while committed(broker, "decided") != [b"yes"]:
         assert time.monotonic() < deadline

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Caller:
     def __call__(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, raw: bytes | None = None
     ) -> Answer:
-        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_SECONDS)
         try:
             data = raw if body is None else json.dumps(body).encode()
             connection.request(method, path, data, headers or {})

@@ -13,14 +13,14 @@ from millstream.admin.groups import read_assignment
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.test_produce import make_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         yield client
 
 
@@ -130,7 +130,7 @@ def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> No
     consumer = Consumer(settings)
     try:
         consumer.subscribe([topic])
-        assert consumer.poll(PATIENCE_S) is not None
+        assert consumer.poll(TIMEOUT_SECONDS) is not None
         consumer.commit(offsets=[Place(topic, 0, 1)], asynchronous=False)
         found = http.get(f"/groups/{group}").json()
         assert (found["type"], found["state"]) == (protocol, "Stable")

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from millstream.gateway.server import Gateway, GatewayOptions
 from tests.integration.gateway.test_streams import read_events
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools import apache_kafka
 
 pytestmark = [
@@ -68,7 +68,7 @@ def put(http: httpx.Client, topic: str, *values: Any, partition: int = 0) -> Non
 def polled(http: httpx.Client, group: str, count: int, **query: Any) -> list[dict[str, Any]]:
     """At least so many messages, or all that came before the timeout."""
     found: list[dict[str, Any]] = []
-    give_up_at = time.monotonic() + PATIENCE_S
+    give_up_at = time.monotonic() + TIMEOUT_SECONDS
     while len(found) < count and time.monotonic() < give_up_at:
         parameters: dict[str, Any] = {"timeout_ms": 2000, "format": "json"} | query
         answer = http.get(f"/consumers/{group}/poll", params=parameters)
@@ -146,7 +146,7 @@ def test_members_share_the_work(http: httpx.Client, kafka: apache_kafka.ApacheKa
     client = Consumer(settings)
     client.subscribe([topic])
     try:
-        give_up_at = time.monotonic() + PATIENCE_S
+        give_up_at = time.monotonic() + TIMEOUT_SECONDS
         while len(client.assignment()) != 1:
             client.poll(0.2)
             polled(http, group, 0, instance_id="one")
@@ -155,7 +155,7 @@ def test_members_share_the_work(http: httpx.Client, kafka: apache_kafka.ApacheKa
         put(http, topic, "c")
         put(http, topic, "d", partition=1)
         (message,) = polled(http, group, 1, instance_id="one")
-        of_client = client.poll(PATIENCE_S)
+        of_client = client.poll(TIMEOUT_SECONDS)
         assert of_client is not None and of_client.error() is None
         assert {message["value"], json.loads(of_client.value() or b"")} == {"c", "d"}
     finally:
@@ -164,7 +164,7 @@ def test_members_share_the_work(http: httpx.Client, kafka: apache_kafka.ApacheKa
 
 
 def await_partitions(http: httpx.Client, group: str, counts: dict[str, int]) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
+    give_up_at = time.monotonic() + TIMEOUT_SECONDS
     while True:
         rows = http.get(f"/consumers/{group}").json()["consumers"]
         if {row["instance_id"]: len(row["partitions"]) for row in rows} == counts:

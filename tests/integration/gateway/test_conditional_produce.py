@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from millstream.gateway.server import Gateway
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 _numbers = itertools.count()
 _VALUE = {"value": "eA=="}
@@ -16,7 +16,7 @@ _VALUE = {"value": "eA=="}
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://{gateway.address}", timeout=PATIENCE_S) as client:
+    with httpx.Client(base_url=f"http://{gateway.address}", timeout=TIMEOUT_SECONDS) as client:
         yield client
 
 

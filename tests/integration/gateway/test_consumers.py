@@ -19,7 +19,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 pytestmark = pytest.mark.timeout(300)
@@ -77,7 +77,7 @@ def put(producer: Producer, topic: str) -> Callable[..., None]:
     def put(*values: bytes | None, partition: int = 0, **more: Any) -> None:
         for value in values:
             producer.produce(topic, value, partition=partition, **more)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     return put
 
@@ -105,7 +105,7 @@ def subscribe(http: httpx.Client, group: str, topic: str, **more: Any) -> dict[s
     return dict(answer.json())
 
 
-def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+def until(holds: Callable[[], bool], within_s: float = TIMEOUT_SECONDS) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, "it did not come to pass"
@@ -155,7 +155,9 @@ def test_a_poll_that_waits_gets_what_comes(
         timer.join()
 
 
-def test_polls_without_any_patience(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
+def test_polls_with_a_timeout_of_zero_return_what_is_there(
+    http: httpx.Client, topic: str, group: str, put: Callable[..., None]
+) -> None:
     put(b"1", b"2")
     subscribe(http, group, topic)
     seen: list[Any] = []
@@ -293,7 +295,7 @@ def test_one_poll_at_a_time(http: httpx.Client, topic: str, group: str, put: Cal
     body = {"topic": topic, "partition": 0, "offset": 0}
     refusal(http.post(f"/consumers/{group}/seek", json=body), 409, 40907)
     put(b"x")
-    waiting.join(PATIENCE_S)
+    waiting.join(TIMEOUT_SECONDS)
     assert [row["value"] for row in answers[0]] == ["x"]
 
 
@@ -401,7 +403,7 @@ def test_reading_something_else(
     other = f"{topic}-other"
     cluster.create_topic(other, 1)
     producer.produce(other, b"y")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     shown = subscribe(http, group, other)
     assert shown["topics"] == [other]
     assert [row["topic"] for row in poll(http, group)] == [other]
@@ -449,7 +451,7 @@ def test_a_poll_of_a_consumer_that_is_closed(http: httpx.Client, topic: str, gro
     waiting.start()
     until(lambda: bool(http.get(f"/consumers/{group}").json()["consumers"][0]["polling"]))
     assert http.delete(f"/consumers/{group}").status_code == 204
-    waiting.join(PATIENCE_S)
+    waiting.join(TIMEOUT_SECONDS)
     refusal(answers[0], 410, 41001)
 
 
@@ -457,11 +459,11 @@ def test_aborted_transactions_are_not_seen(
     http: httpx.Client, topic: str, group: str, put: Callable[..., None], broker: EmbeddedBroker
 ) -> None:
     writer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
-    writer.init_transactions(PATIENCE_S)
+    writer.init_transactions(TIMEOUT_SECONDS)
     for value, end in ((b"no", writer.abort_transaction), (b"yes", writer.commit_transaction)):
         writer.begin_transaction()
         writer.produce(topic, value, partition=0)
-        writer.flush(PATIENCE_S)
+        writer.flush(TIMEOUT_SECONDS)
         end(30)
     subscribe(http, group, topic)
     assert [row["value"] for row in poll(http, group, format="text")] == ["yes"]
@@ -502,12 +504,12 @@ def test_a_gateway_that_stops_leaves_its_groups(
         subscribe(http, group, topic)
         answer = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic], "instance_id": "second"})
         refusal(answer, 429, 42901)
-        described = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+        described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS)
         assert len(described.members) == 1
         url = f"{gateway.url}/consumers/{group}/poll?timeout_ms=60000"
         waiting = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=70)))
         waiting.start()
         until(lambda: bool(httpx.get(f"{gateway.url}/consumers/{group}").json()["consumers"][0]["polling"]))
-    waiting.join(PATIENCE_S)
+    waiting.join(TIMEOUT_SECONDS)
     assert json.loads(answers[0].content) == {"messages": []}
-    assert admin.describe_consumer_groups([group])[group].result(PATIENCE_S).members == []
+    assert admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS).members == []

@@ -26,7 +26,7 @@ from millstream.gateway.http.configuration import (
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 PEOPLE = read_credentials("# people\n\nbasic ann:se:cret\nbearer t0ken\n")
@@ -93,7 +93,7 @@ def test_numbers_that_are_none(call: Caller) -> None:
 def _told(gateway: Gateway, *pieces: bytes) -> bytes:
     """All that is answered until the gateway closes the connection."""
     host, port = gateway.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
         try:
             for piece in pieces:
                 connection.sendall(piece)
@@ -315,7 +315,7 @@ def test_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
         import urllib.request
 
         context = ssl.create_default_context(cafile=str(certificate))
-        with urllib.request.urlopen(f"{gateway.url}/livez", context=context, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(f"{gateway.url}/livez", context=context, timeout=TIMEOUT_SECONDS) as answer:
             assert answer.status == 200
 
 
@@ -382,7 +382,7 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest
         assert call("HEAD", "/console/no/such/page", headers={"Accept": "text/html"}).body == b""
     finally:
         server.terminate()
-        assert server.wait(PATIENCE_S) == 0
+        assert server.wait(TIMEOUT_SECONDS) == 0
         assert server.stdout is not None
         server.stdout.close()
 

@@ -16,7 +16,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import LATEST, Cluster, TopicPartition
 from tests.integration.gateway.conftest import Answer, Caller
 from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_kafka, secured_millstream
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 pytestmark = pytest.mark.timeout(300)
 _TOPIC, _GROUP = 2, 3
@@ -318,7 +318,7 @@ def test_a_query_reads_with_the_rights_and_the_masks_of_its_caller(ask: Caller, 
 
 def test_an_open_stream_ends_when_its_user_is_refused(ask: Caller, kafka: SecuredKafka) -> None:
     assert produce(ask, "shared", ANN).status == 200
-    connection = http.client.HTTPConnection(ask.address, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(ask.address, timeout=TIMEOUT_SECONDS)
     connection.request("GET", "/topics/shared/stream?from=earliest", headers=BOB)
     stream = connection.getresponse()
     assert stream.status == 200

@@ -22,14 +22,14 @@ from millstream.gateway.produce import publisher as publishing
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         yield client
 
 
@@ -42,7 +42,7 @@ def make_topic(broker: EmbeddedBroker, partitions: int, **configs: str) -> str:
     name = f"t-{uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {key.replace("_", "."): value for key, value in configs.items()}
-    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(TIMEOUT_SECONDS)
     return name
 
 
@@ -61,7 +61,7 @@ def read_all(broker: EmbeddedBroker, topic: str, count: int) -> list[Message]:
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         found: list[Message] = []
         while len(found) < count:
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None and message.error() is None
             found.append(message)
         return sorted(found, key=lambda message: (message.partition(), message.offset()))
@@ -226,7 +226,7 @@ def test_limits(broker: EmbeddedBroker) -> None:
     limits = Limits(max_body_bytes=10_000, max_records=3, max_in_flight_bytes=15_000)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
         name = make_topic(broker, 1)
-        with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as http:
+        with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as http:
             path = f"/topics/{name}/messages/batch"
             assert http.post(path, json={"messages": [{"value": ""}] * 4}).status_code == 422
             assert http.post(path, content=b"x" * 10_001).status_code == 413
@@ -240,7 +240,7 @@ def test_a_body_that_does_not_come_keeps_no_one_out(broker: EmbeddedBroker) -> N
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
         path = f"/topics/{make_topic(broker, 1)}/messages"
         host, port = gateway.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as slow:
+        with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as slow:
             slow.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n{{".encode())
             answer = b"".join(iter(lambda: slow.recv(4096), b""))  # the gateway closes it
         assert answer.startswith(b"HTTP/1.1 408 ") and b"send it faster" in answer
@@ -297,7 +297,7 @@ def test_a_report_that_fails_leaves_the_others_heard(
 
 
 async def _crowd(url: str, path: str) -> set[int]:
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_SECONDS, trust_env=False) as http:
         body = {"messages": [{"value": b64(b"x" * 6000)}]}
         answers = await asyncio.gather(*(http.post(path, json=body) for _ in range(30)))
         assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)
@@ -322,7 +322,7 @@ def test_a_cluster_that_goes_away_and_comes_back() -> None:
         options = GatewayOptions(broker.bootstrap_servers, limits=limits, timeout_s=5)
         with (
             Gateway(options) as gateway,
-            httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as http,
+            httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as http,
         ):
             assert http.post("/topics/known/messages", json={"value": ""}).json()["offset"] == 0
             broker.stop()

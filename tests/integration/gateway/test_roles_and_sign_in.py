@@ -19,7 +19,7 @@ from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
 from tests.oidc import Provider
 from tests.system.console.conftest import GatewayProcess
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 PEOPLE = "basic vera:v\nbasic otto:o\nbasic ada:a\nbasic nora:n\nbasic mona:m\n"
@@ -144,7 +144,7 @@ def test_streams_are_masked_for_those_without_the_right(guarded: Gateway) -> Non
     assert ask("POST", "/v1/topics/pay/produce", {"records": [record]}, basic("ada")).status == 200
 
     def first(name: str, form: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(guarded.address, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(guarded.address, timeout=TIMEOUT_SECONDS)
         connection.request("GET", f"/topics/pay/stream?from=earliest&format={form}", headers=basic(name))
         answer = connection.getresponse()
         while not (line := answer.readline()).startswith(b"data:"):
@@ -246,7 +246,7 @@ def test_the_topic_of_the_registry_is_no_way_around_it(guarded: Gateway) -> None
     branch = ask("POST", f"/topics/{topic}/branches", {"name": "schemas-to-read"}, basic("mona"))
     assert branch.status == 403 and b"hidden from you" in branch.body, branch.body
     assert ask("GET", "/topics/schemas-to-read", headers=basic("mona")).status == 404
-    connection = http.client.HTTPConnection(guarded.address, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(guarded.address, timeout=TIMEOUT_SECONDS)
     connection.request("GET", f"/topics/{topic}/stream?from=earliest&format=text", headers=basic("vera"))
     stream = connection.getresponse()
     lines: list[bytes] = []
@@ -295,7 +295,7 @@ class Browser:
         self.cookies: dict[str, str] = {}
 
     def __call__(self, method: str, path: str, form: dict[str, str] | None = None, **headers: str) -> Any:
-        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_SECONDS)
         given = {"Accept": "text/html", "Cookie": "; ".join(f"{k}={v}" for k, v in self.cookies.items())}
         if form is not None:
             given["Content-Type"] = "application/x-www-form-urlencoded"
@@ -314,7 +314,7 @@ class Browser:
     def sign_in(self, provider: Provider, return_to: str = "/console/topics") -> tuple[int, str]:
         status, headers, _ = self("GET", "/console/sign-in/start?" + urlencode({"next": return_to}))
         assert status == 303 and headers["location"].startswith(provider.issuer)
-        outside = http.client.HTTPConnection(urlsplit(provider.issuer).netloc, timeout=PATIENCE_S)
+        outside = http.client.HTTPConnection(urlsplit(provider.issuer).netloc, timeout=TIMEOUT_SECONDS)
         url = urlsplit(headers["location"])
         outside.request("GET", f"{url.path}?{url.query}")
         back = urlsplit(outside.getresponse().headers["location"])

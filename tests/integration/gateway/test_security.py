@@ -19,7 +19,7 @@ from millstream.gateway.http.configuration import GatewayError, check_certificat
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Answer, Caller
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.waiting import until as wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -40,7 +40,7 @@ def make_certificate(directory: Path, name: str = "server") -> tuple[Path, Path]
 
 def ask_over_tls(address: str, trusted: Path, path: str, headers: dict[str, str]) -> Answer:
     context = ssl.create_default_context(cafile=str(trusted))
-    with closing(http.client.HTTPSConnection(address, timeout=PATIENCE_S, context=context)) as connection:
+    with closing(http.client.HTTPSConnection(address, timeout=TIMEOUT_SECONDS, context=context)) as connection:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return Answer(answer.status, dict(answer.getheaders()), answer.read())
@@ -107,7 +107,7 @@ def test_strangers_are_told_nothing(
 ) -> None:
     address = f"127.0.0.1:{exposed.address.rpartition(':')[2]}"
     context = ssl.create_default_context(cafile=str(certificate[0]))
-    with closing(http.client.HTTPSConnection(address, timeout=PATIENCE_S, context=context)) as connection:
+    with closing(http.client.HTTPSConnection(address, timeout=TIMEOUT_SECONDS, context=context)) as connection:
         paths = [*every_route, ("GET", "/console"), ("GET", "/docs"), ("GET", "/nowhere")]
         for number, (method, path) in enumerate(paths):
             if path in ("/livez", "/readyz"):
@@ -186,11 +186,11 @@ def test_insecure_is_said_loudly(tmp_path: Path) -> None:
         process = subprocess.Popen([*command, "--insecure"], stdout=subprocess.PIPE, stderr=log, cwd=tmp_path)
     try:
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], PATIENCE_S)[0]
+        assert select.select([process.stdout], [], [], TIMEOUT_SECONDS)[0]
         assert process.stdout.readline().startswith(b"ready ")
         wait_until(lambda: "gateway_ready" in (tmp_path / "log").read_text())
         process.terminate()
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
     finally:
         process.kill()
         process.wait()
@@ -221,7 +221,7 @@ def test_serve_hands_all_of_it_on(tmp_path: Path, certificate: tuple[Path, Path]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, cwd=tmp_path)
     try:
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], PATIENCE_S)[0]
+        assert select.select([process.stdout], [], [], TIMEOUT_SECONDS)[0]
         found = re.search(r"http=0\.0\.0\.0:(\d+)", process.stdout.readline().decode())
         assert found is not None, (tmp_path / "log").read_text()
         address = f"127.0.0.1:{found[1]}"
@@ -229,7 +229,7 @@ def test_serve_hands_all_of_it_on(tmp_path: Path, certificate: tuple[Path, Path]
         assert ask_over_tls(address, certificate[0], "/subjects", {}).status == 401
         assert "se:cret" not in (tmp_path / "log").read_text()
         process.terminate()
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
     finally:
         process.kill()
         process.wait()

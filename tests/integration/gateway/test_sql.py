@@ -15,7 +15,7 @@ from millstream.gateway.http.configuration import read_credentials
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Answer, Caller
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 AVRO = {
     "type": "record",
@@ -171,7 +171,7 @@ def test_a_query_ends_in_time_and_with_its_caller(ask: Caller) -> None:
         late = refused(ask, f"select {name}(repeat('a', 5000000), repeat('b', 5000000))", timeout_s=1)
         assert late.status == 408, late.body
     for _ in range(4):  # two at a time: if they went on, the last query would get 429
-        connection = http.client.HTTPConnection(ask.address, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(ask.address, timeout=TIMEOUT_SECONDS)
         connection.request("POST", "/v1/sql", json.dumps({"query": endless, "timeout_s": 300}).encode(), basic("ada"))
         connection.close()
     assert rows(ask, "select 1") == [[1]]

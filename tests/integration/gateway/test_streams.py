@@ -28,7 +28,7 @@ from millstream.gateway.streams.positions import EventId, format_positions, pars
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 pytestmark = pytest.mark.timeout(300)
@@ -84,7 +84,7 @@ def put(producer: Producer, topic: str) -> Callable[..., None]:
     def put(*values: str | bytes, partition: int = 0) -> None:
         for value in values:
             producer.produce(topic, value, partition=partition)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     return put
 
@@ -95,7 +95,9 @@ def stream(gateway: Gateway, topic: str) -> Callable[..., Any]:
     def stream(last: str = "", name: str = topic, **query: Any) -> Iterator[Iterator[Event]]:
         headers = {"Last-Event-ID": last} if last else {}
         url = f"{gateway.url}/topics/{name}/stream"
-        with httpx.stream("GET", url, params={"format": "text"} | query, headers=headers, timeout=PATIENCE_S) as answer:
+        with httpx.stream(
+            "GET", url, params={"format": "text"} | query, headers=headers, timeout=TIMEOUT_SECONDS
+        ) as answer:
             assert answer.status_code == 200, answer.read()
             assert answer.headers["content-type"].startswith("text/event-stream")
             yield read_events(answer.iter_lines())
@@ -141,13 +143,13 @@ def test_resuming_misses_and_repeats_nothing(stream: Callable[..., Any], put: Ca
 
 def test_a_stream_without_events_resumes_too(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
     put("before")
-    with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=PATIENCE_S) as answer:
+    with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=TIMEOUT_SECONDS) as answer:
         lines = answer.iter_lines()
         (last,) = itertools.islice((line[4:] for line in lines if line.startswith("id: ")), 1)
     assert last == "0:1,1:0"
     put("between")
     url = f"{gateway.url}/topics/{topic}/stream?last_event_id={last}&format=text"
-    with httpx.stream("GET", url, timeout=PATIENCE_S) as answer:
+    with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as answer:
         assert values(read_events(answer.iter_lines()), 1) == ["between"]
 
 
@@ -209,7 +211,7 @@ def test_many_readers_see_the_same(stream: Callable[..., Any], put: Callable[...
     for number in range(1, 21):
         put(str(number))
     for reader in readers:
-        reader.join(PATIENCE_S)
+        reader.join(TIMEOUT_SECONDS)
     expected = [str(number) for number in range(21)]
     assert sorted(found, key=len) == [expected[1:]] * 4 + [expected] * 4
 
@@ -223,7 +225,7 @@ def test_a_slow_reader_hurts_no_one_and_misses_nothing(
     with socket.create_connection((host, int(port))) as slow, stream() as events:
         path = f"/topics/{topic}/stream?format=text"
         slow.sendall(f"GET {path} HTTP/1.1\r\nHost: {gateway.address}\r\n\r\n".encode())
-        slow.settimeout(PATIENCE_S)
+        slow.settimeout(TIMEOUT_SECONDS)
         head = slow.recv(4096)
         assert b"200 OK" in head
         for number in range(300):
@@ -347,14 +349,14 @@ def test_limits_and_the_end(broker: EmbeddedBroker, topic: str) -> None:
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=Limits(max_streams=1))) as gateway:
         url = f"{gateway.url}/topics/{topic}/stream"
         stopper = threading.Thread(target=gateway.stop)
-        with httpx.stream("GET", url, timeout=PATIENCE_S) as answer:
+        with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as answer:
             lines = answer.iter_lines()
             next(lines)
             refused = httpx.get(url)
             assert (refused.status_code, refused.json()["error_code"]) == (429, 42901)
             stopper.start()
             list(lines)  # ends, and in good order
-        stopper.join(PATIENCE_S)
+        stopper.join(TIMEOUT_SECONDS)
 
 
 def test_streams_that_come_together_are_counted_together(
@@ -366,22 +368,24 @@ def test_streams_that_come_together_are_counted_together(
 
     def slow_count(cluster: Cluster, name: str) -> int:
         waits.set()
-        assert may_go.wait(PATIENCE_S)
+        assert may_go.wait(TIMEOUT_SECONDS)
         return count(cluster, name)
 
     monkeypatch.setattr(stream_routes, "_count", slow_count)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=Limits(max_streams=1))) as gateway:
         with ThreadPoolExecutor() as pool:
-            first = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=PATIENCE_S)
-            assert waits.wait(PATIENCE_S)
-            second = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=PATIENCE_S)
-            wait((second,), timeout=PATIENCE_S / 4)  # it is refused while the first waits; or else both would go on
+            first = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=TIMEOUT_SECONDS)
+            assert waits.wait(TIMEOUT_SECONDS)
+            second = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=TIMEOUT_SECONDS)
+            wait(
+                (second,), timeout=TIMEOUT_SECONDS / 4
+            )  # it is refused while the first waits; or else both would go on
             may_go.set()
             assert [second.result().status_code, first.result().status_code] == [429, 404]
         for _ in range(2):  # places of streams that came to nothing are free again
-            with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=PATIENCE_S) as answer:
+            with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=TIMEOUT_SECONDS) as answer:
                 assert answer.status_code == 200
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while httpx.get(f"{gateway.url}/topics/not-there/stream").status_code == 429:  # until it is seen to be gone
                 assert time.monotonic() < deadline
 

@@ -21,7 +21,7 @@ from tests.certificates import LOCAL_HOSTS, Authority, Files, Identity, authorit
 from tests.integration.gateway.conftest import Answer
 from tests.sasl import PASSWORD, Issuer, sasl_settings
 from tests.system.console.conftest import GatewayProcess
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.waiting import until as wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -100,7 +100,7 @@ class Secured:
         context = ssl.create_default_context(cafile=str(trusted or self.own.ca))
         if certificate is not None:
             context.load_cert_chain(certificate)
-        connection = http.client.HTTPSConnection(self.address, timeout=PATIENCE_S, context=context)
+        connection = http.client.HTTPSConnection(self.address, timeout=TIMEOUT_SECONDS, context=context)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers or {})
             answer = connection.getresponse()
@@ -114,7 +114,7 @@ class Secured:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         host, _, port = self.address.rpartition(":")
         with (
-            socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain,
+            socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as plain,
             context.wrap_socket(plain) as wrapped,
         ):
             return wrapped.getpeercert(binary_form=True) or b""
@@ -238,7 +238,7 @@ def test_a_session_of_one_certificate_does_not_become_that_of_another(
     billing = own_clients.client("billing").write(tmp_path, "billing").keystore
     context = ssl.create_default_context(cafile=str(secured.own.ca))
     context.load_cert_chain(billing)
-    connection = http.client.HTTPSConnection(secured.address, timeout=PATIENCE_S, context=context)
+    connection = http.client.HTTPSConnection(secured.address, timeout=TIMEOUT_SECONDS, context=context)
     for headers, status in (({}, 200), ({"Authorization": "Basic bm86bm8="}, 401), ({}, 200)):
         connection.request("GET", "/topics", headers=headers)
         response = connection.getresponse()
@@ -287,7 +287,7 @@ def test_new_certificates_are_taken_over_while_it_runs(secured: Secured, tmp_pat
         return identity.certificate.public_bytes(Encoding.DER)
 
     context = ssl.create_default_context(cafile=str(secured.own.ca))
-    kept = http.client.HTTPSConnection(secured.address, timeout=PATIENCE_S, context=context)
+    kept = http.client.HTTPSConnection(secured.address, timeout=TIMEOUT_SECONDS, context=context)
     kept.request("GET", "/livez")
     assert kept.getresponse().read()
     before = secured.shown_certificate()
@@ -316,7 +316,7 @@ def test_old_versions_of_tls_are_refused(secured: Secured) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     with (
-        socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain,
+        socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as plain,
         pytest.raises((ssl.SSLError, OSError)),
     ):
         context.wrap_socket(plain)

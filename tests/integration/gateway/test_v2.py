@@ -14,7 +14,7 @@ from millstream.gateway.server import Gateway
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.test_produce import make_topic, read_all
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,7 +27,7 @@ def of(format_: str) -> str:
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         yield client
 
 

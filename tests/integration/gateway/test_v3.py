@@ -19,14 +19,14 @@ from millstream.gateway.http.request import BrokenStreamError, JsonSplitter, spl
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.test_produce import make_topic, read_all
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def api(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         (cluster,) = client.get("/v3/clusters").json()["data"]
         client.base_url = httpx.URL(f"{gateway.url}/v3/clusters/{cluster['cluster_id']}/")
         yield client
@@ -175,7 +175,7 @@ def test_groups(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     )
     try:
         consumer.subscribe([topic])
-        first, second = consumer.poll(PATIENCE_S), consumer.poll(PATIENCE_S)
+        first, second = consumer.poll(TIMEOUT_SECONDS), consumer.poll(TIMEOUT_SECONDS)
         assert first is not None and second is not None
         consumer.commit(message=second, asynchronous=False)
         found = api.get(f"consumer-groups/{group}").json()
@@ -251,7 +251,7 @@ def test_each_line_answers_its_record(api: httpx.Client, broker: EmbeddedBroker,
 def test_answers_come_while_records_are_still_sent(gateway: Gateway, api: httpx.Client, topic: str) -> None:
     path = httpx.URL(f"{api.base_url}topics/{topic}/records").path
     host, _, port = gateway.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: {gateway.address}\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head.encode())
         answer = http.client.HTTPResponse(connection)

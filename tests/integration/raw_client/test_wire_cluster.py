@@ -20,7 +20,7 @@ from millstream.raw_client import (
     WireError,
 )
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, values
 
 pytestmark = pytest.mark.timeout(300)
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def cluster(millstream_broker: EmbeddedBroker) -> Iterator[Cluster]:
-    with Cluster(millstream_broker.bootstrap_servers, timeout_s=PATIENCE_S) as cluster:
+    with Cluster(millstream_broker.bootstrap_servers, timeout_s=TIMEOUT_SECONDS) as cluster:
         yield cluster
 
 
@@ -118,7 +118,7 @@ def test_a_fetch_that_waits_blocks_no_one(
         assert place.topic in cluster.topics([place.topic])
     assert waiter.is_alive()
     write(millstream_broker, place, b"at last")
-    waiter.join(PATIENCE_S)
+    waiter.join(TIMEOUT_SECONDS)
     assert got == [b"at last"]
 
 
@@ -186,7 +186,7 @@ def test_a_topic_created_again(cluster: Cluster, millstream_broker: EmbeddedBrok
 def test_a_deleted_topic_is_gone(cluster: Cluster, topic: str) -> None:
     assert topic in cluster.topics([topic])
     assert cluster.call("delete_topics", topics=[{"name": topic}], timeout_ms=9000).responses[0].error_code == 0
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while topic in cluster.topics() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert topic not in cluster.topics([topic])
@@ -221,7 +221,7 @@ def test_a_group_with_members_is_not_ours(
     consumer = confluent_kafka.Consumer({"bootstrap.servers": millstream_broker.bootstrap_servers, "group.id": group})
     try:
         consumer.subscribe([place.topic])
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not consumer.assignment() and time.monotonic() < deadline:
             consumer.poll(0.1)
         with pytest.raises(RefusedError, match="has members, which commit themselves"):

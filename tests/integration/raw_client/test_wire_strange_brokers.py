@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from millstream.raw_client import Cluster, UnreachableError
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,7 +36,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_SECONDS)
         for each in kept:
             each.close()
 

@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", AuthlibDeprecationWarning)
@@ -51,14 +51,14 @@ def through_the_broker(broker: EmbeddedBroker, topic: str, values: list[bytes]) 
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for value in values:
         producer.produce(topic, value)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     consumer.subscribe([topic])
     read: list[bytes] = []
     try:
         while len(read) < len(values):
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None and message.error() is None
             found = message.value()
             assert found is not None

@@ -10,11 +10,11 @@ import pytest
 
 import millstream
 from millstream.testing import EmbeddedBroker, EmbeddedBrokerError
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         if time.monotonic() > deadline:
             return False

@@ -11,7 +11,7 @@ from tests.system.chaos.nodes import SYSTEMS, Node
 from tests.system.chaos.security import Security
 from tests.wire import Closed
 
-_ASK_TIMEOUT_S = 3.0
+_ASK_TIMEOUT_SECONDS = 3.0
 _TIERED_NODE = {
     "remote.log.storage.system.enable": "true",
     "remote.log.manager.task.interval.ms": "200",
@@ -103,7 +103,7 @@ class Cluster:
     def add_client(self, topic: str, *groups: str) -> None:
         """In a secured cluster, the user of the workload."""
         if self.security is not None:
-            with next(iter(self.nodes.values())).connect(_ASK_TIMEOUT_S) as wire:
+            with next(iter(self.nodes.values())).connect(_ASK_TIMEOUT_SECONDS) as wire:
                 self.security.add_client(wire, topic, groups)
 
     def create_topic(self, name: str, partitions: int) -> None:
@@ -221,5 +221,5 @@ class Cluster:
 
 
 def _ask(node: Node, api: str, version: int, **fields: Any) -> Any:
-    with node.connect(_ASK_TIMEOUT_S) as wire:
+    with node.connect(_ASK_TIMEOUT_SECONDS) as wire:
         return wire.call(api, version, **fields)

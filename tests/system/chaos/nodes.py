@@ -16,8 +16,8 @@ from tests.system.chaos.security import Security
 from tests.wire import Closed, Wire
 from tools import apache_kafka
 
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_SECONDS = 120.0
+STOP_TIMEOUT_SECONDS = 30.0
 _REPOSITORY = REPOSITORY
 
 
@@ -100,7 +100,7 @@ class Node(ABC):
         return {**os.environ, "PYTHONPATH": str(_REPOSITORY / "src"), **self.environment}
 
     def wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while not self._answers():
             if not self.running or time.monotonic() > deadline:
                 raise RuntimeError(f"node {self.number} does not answer; its log ends:\n{self.log_tail()}")
@@ -156,7 +156,7 @@ class Node(ABC):
             process.send_signal(signal.SIGCONT)
             self.paused = False
         try:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(STOP_TIMEOUT_SECONDS)
             return True
         except subprocess.TimeoutExpired:
             process.kill()

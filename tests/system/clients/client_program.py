@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import install_test_clients
 
-ANSWER_TIMEOUT_S = 150
+RESPONSE_TIMEOUT_SECONDS = 150
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
+def eventually(condition: Callable[[], bool], timeout_s: float = TIMEOUT_SECONDS) -> bool:
     """Whether the condition comes true: a cluster's answer to a change may come before its members know of it."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -209,7 +209,7 @@ class ClientProgram:
 
     def _next_line(self) -> dict[str, Any]:
         try:
-            line = self._lines.get(timeout=ANSWER_TIMEOUT_S)
+            line = self._lines.get(timeout=RESPONSE_TIMEOUT_SECONDS)
         except queue.Empty:
             self.process.kill()
             raise AssertionError(f"{self.name} did not answer; it said:\n{self._log_tail()}") from None

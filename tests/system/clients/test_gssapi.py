@@ -18,7 +18,7 @@ from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.kerberos import REALM, Realm, login_module
 from tests.sasl import MODULES, authenticate, handshake
 from tests.system.cluster.kafka_tools import KafkaTools
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 from tools import apache_kafka, install_test_clients
 
@@ -151,7 +151,9 @@ def test_kcat(bootstrap: str, client: Path) -> None:
 
     def kcat(*arguments: str, stdin: str = "") -> str:
         command = ["kcat", *words, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, input=stdin, env=os.environ)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, input=stdin, env=os.environ
+        )
         return done.stdout + done.stderr
 
     assert "rror" not in kcat("-P", "-t", "by-kcat", stdin="from kcat")
@@ -176,10 +178,10 @@ def test_nodes_authenticate_to_each_other(realm: Realm) -> None:
             "sasl.password": "c",
         }
         admin = AdminClient(options)
-        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(PATIENCE_S)
+        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(TIMEOUT_SECONDS)
         producer, failures = Producer({**options, "acks": "all"}), []
         producer.produce("t", b"x", on_delivery=lambda error, _: failures.append(error))
-        assert producer.flush(PATIENCE_S) == 0 and failures == [None]
+        assert producer.flush(TIMEOUT_SECONDS) == 0 and failures == [None]
         for number in cluster.nodes:
             log = cluster.log_file(number).read_text()
             assert "login_failed" not in log and "Traceback" not in log, log[-3000:]

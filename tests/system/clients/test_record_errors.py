@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tests.system.clients.conftest import GetClient
 from tests.system.clients.corpus import record
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 Create = Callable[..., None]
@@ -66,7 +66,7 @@ def test_librdkafka(bootstrap: str, compacted: str, codec: str, get_client: GetC
 
             key = f"key-{number}" if number % EVERY else None
             producer.produce(compacted, f"value-{number}", key, 0, on_delivery=delivered)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     send(list(range(COUNT)))
     failed = {number: error.code() for number, error in outcomes.items() if error is not None}

@@ -16,7 +16,7 @@ import pytest
 from millstream.testing import EmbeddedBroker
 from tests.sasl import LISTENER, PASSWORD, Issuer, sasl_settings
 from tests.system.cluster.kafka_tools import KafkaTools
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka, install_test_clients
 
 SOURCES = Path(__file__).parent
@@ -104,7 +104,7 @@ def run(*command: str, environment: dict[str, str] | None = None, stdin: str = "
         command,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_SECONDS,
         env={**os.environ, **(environment or {})},
         input=stdin,
     )
@@ -135,11 +135,11 @@ def test_librdkafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanis
     producer = Producer(settings)
     failures: list[object] = []
     producer.produce(topic, b"from librdkafka", on_delivery=lambda error, _: failures.append(error))
-    assert producer.flush(PATIENCE_S) == 0 and failures == [None]
+    assert producer.flush(TIMEOUT_SECONDS) == 0 and failures == [None]
     consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     try:
-        message = consumer.poll(PATIENCE_S)
+        message = consumer.poll(TIMEOUT_SECONDS)
         assert message is not None and message.error() is None and message.value() == b"from librdkafka"
     finally:
         consumer.close()
@@ -290,10 +290,10 @@ def test_kafka_configs_changes_and_removes_users(
         return kafka_tools("kafka-configs", *at, "--entity-type", "users", *arguments)
 
     configs("--alter", "--entity-name", "short", "--add-config", "SCRAM-SHA-512=[iterations=4096,password=x]")
-    described = cast(Any, admin.describe_user_scram_credentials(["short"]))["short"].result(PATIENCE_S)
+    described = cast(Any, admin.describe_user_scram_credentials(["short"]))["short"].result(TIMEOUT_SECONDS)
     assert [info.iterations for info in described.scram_credential_infos] == [4096]
     configs("--alter", "--entity-name", "short", "--delete-config", "SCRAM-SHA-512")
-    assert "short" not in cast(Any, admin.describe_user_scram_credentials()).result(PATIENCE_S)
+    assert "short" not in cast(Any, admin.describe_user_scram_credentials()).result(TIMEOUT_SECONDS)
 
 
 def test_kafka_delegation_tokens(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.node.broker.transaction_parity import Client, Talk, set_version
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 from tools import apache_kafka
 
@@ -93,7 +93,7 @@ class PendingTalk(Talk):
         raise AssertionError("the asked node coordinates nothing")
 
     def _coordinator(self, name: str, kind: int) -> int:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while True:
             (found,) = self.call("find_coordinator", 6, key_type=kind, coordinator_keys=[name]).coordinators
             if not found.error_code:
@@ -108,7 +108,7 @@ class PendingTalk(Talk):
 
 
 def _until(check: Callable[[], bool], message: str) -> None:
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_SECONDS
     while not check():
         assert time.monotonic() < until, message
         time.sleep(0.05)
@@ -169,7 +169,7 @@ def _client(talk: PendingTalk, held: str, *, adds: bool, how: str) -> Client:
     talk.short[talk.name(name)] = label
     client = Client(talk, name, adds=adds, timeout_ms=SHORT_MS if how == "late" else 60_000)
     if not adds:
-        talk.patiently(f"{label} adds", "add_partitions_to_txn", 3, **client.adding(held, 0))
+        talk.ask_until_settled(f"{label} adds", "add_partitions_to_txn", 3, **client.adding(held, 0))
     version, fields = 12 if adds else 10, client.producing(held, client.batch("a"))
     _until(lambda: _is_taken(talk.elsewhere.call("produce", version, **fields)), "the batch is not taken")
     return client

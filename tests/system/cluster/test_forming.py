@@ -6,7 +6,7 @@ from pathlib import Path
 from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import Writer, admin, create_topic, eventually, leader_of, new_topic, read_all
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 def cluster_ids(cluster: EmbeddedCluster) -> set[str]:
@@ -18,7 +18,7 @@ def cluster_ids(cluster: EmbeddedCluster) -> set[str]:
 
 
 def brokers_seen(address: str) -> set[int]:
-    return set(admin(address).list_topics(timeout=PATIENCE_S).brokers)
+    return set(admin(address).list_topics(timeout=TIMEOUT_SECONDS).brokers)
 
 
 def test_three_files_as_kafkas_documentation_writes_them_make_a_cluster(cluster: EmbeddedCluster) -> None:

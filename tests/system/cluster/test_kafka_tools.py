@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, Producer
 from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import QUIET, Writer, create_topic, described, eventually
 from tests.system.cluster.kafka_tools import KafkaTools, ToolFailedError
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 ANOTHER_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -244,10 +244,10 @@ def test_features(tools: Tools) -> None:
 def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:
     create_topic(cluster, "written-in-one")
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "of-tools", **QUIET})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     producer.begin_transaction()
     producer.produce("written-in-one", b"x")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     assert re.search(r"of-tools\s+\d+\s+\d+\s+Ongoing", tools("kafka-transactions", "list"))
     assert "of-tools" not in tools("kafka-transactions", "list", "--transactional-id-pattern", "other.*")
     told = tools("kafka-transactions", "describe", "--transactional-id", "of-tools")
@@ -256,7 +256,7 @@ def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:
     assert re.search(r"^\d+\s+0\s+-1\s+0\s+\d+\s+0\s*$", tools("kafka-transactions", "describe-producers", *at), re.M)
     tools("kafka-transactions", "forceTerminateTransaction", "--transactionalId", "of-tools")
     with pytest.raises(KafkaException):
-        producer.commit_transaction(PATIENCE_S)
+        producer.commit_transaction(TIMEOUT_SECONDS)
 
     def over() -> None:
         said = tools("kafka-transactions", "list", "--transactional-id-pattern", "of-tools")

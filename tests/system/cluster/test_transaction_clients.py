@@ -17,7 +17,7 @@ from millstream.testing import EmbeddedCluster
 from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.corpus import record
 from tests.system.cluster.conftest import QUIET, create_topic, eventually, new_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 ROUNDS = 50
@@ -93,14 +93,14 @@ def test_librdkafka(cluster: EmbeddedCluster) -> None:
     create_topic(cluster, "ends-c")
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "c-end-loop"}
     producer = Producer(settings | {"linger.ms": LONG_MS, **QUIET})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     for number in range(ROUNDS):
         producer.begin_transaction()
         producer.produce("ends-c", f"c {number} commit")
-        producer.commit_transaction(PATIENCE_S)
+        producer.commit_transaction(TIMEOUT_SECONDS)
         producer.begin_transaction()
         producer.produce("ends-c", f"c {number} abort")
-        producer.abort_transaction(PATIENCE_S)
+        producer.abort_transaction(TIMEOUT_SECONDS)
     _check(cluster, "ends-c", "c")
 
 

@@ -15,7 +15,7 @@ from millstream.console.live.watcher import Watcher
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client import UnreachableError
 from millstream.raw_client.settings import SecurityProtocol
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -140,7 +140,7 @@ def watcher(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[W
 
 
 def await_snapshot(watcher: Watcher, holds: Callable[[Snapshot], bool]) -> Snapshot:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not holds(watcher.snapshot):
         assert time.monotonic() < deadline, watcher.snapshot
         time.sleep(0.02)
@@ -247,7 +247,7 @@ def test_no_one_looks_while_no_page_is_open(
 
     monkeypatch.setattr(watcher._lock, "wait", waiting)
     watcher.left("a page")
-    assert rests.wait(PATIENCE_S)
+    assert rests.wait(TIMEOUT_SECONDS)
     asked = cluster.calls
     watcher.opened("another")
     await_snapshot(watcher, lambda snapshot: cluster.calls > asked)

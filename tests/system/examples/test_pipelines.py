@@ -24,7 +24,7 @@ import pytest
 from millstream.testing import EmbeddedBroker
 from tests.system.examples import pictures as draw
 from tests.system.examples.conftest import EXAMPLES, Example
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -310,10 +310,10 @@ def test_commands_of_the_page_run_as_printed(name: str, tmp_path: Path) -> None:
                 if command.startswith("millstream pipeline run") and "--once" not in command:
                     running = started(f"exec {command}", stdout=subprocess.DEVNULL)
                     continue
-                deadline = time.monotonic() + 4 * PATIENCE_S
+                deadline = time.monotonic() + 4 * TIMEOUT_SECONDS
                 while True:
                     shown = started(command, stdout=subprocess.PIPE, text=True)
-                    output = shown.communicate(timeout=4 * PATIENCE_S)[0]
+                    output = shown.communicate(timeout=4 * TIMEOUT_SECONDS)[0]
                     # A pipeline without end has its first results, and their topic, after a while.
                     if running is None or output or not command.startswith("millstream consume"):
                         break
@@ -321,7 +321,7 @@ def test_commands_of_the_page_run_as_printed(name: str, tmp_path: Path) -> None:
                 assert shown.returncode == 0, command
             if running is not None:
                 running.send_signal(signal.SIGINT)
-                assert running.wait(2 * PATIENCE_S) == 0
+                assert running.wait(2 * TIMEOUT_SECONDS) == 0
         finally:
             if running is not None and running.poll() is None:
                 running.kill()

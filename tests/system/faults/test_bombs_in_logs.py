@@ -19,7 +19,7 @@ from millstream.testing import EmbeddedBroker
 from tests.acting_broker import act_as_broker
 from tests.integration.node.broker.test_share import REJECT, Group
 from tests.system.faults.test_bombs import created, many_records, peak_bytes
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, framed, header, now_ms
 
 MOST_RECORDS = 100_000
@@ -90,7 +90,7 @@ def plant(broker: EmbeddedBroker, wire: Wire, topic: str, bomb: bytes) -> None:
 
 def metric(broker: EmbeddedBroker, name: str) -> float:
     host, port = broker.bootstrap_servers.split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_SECONDS)
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
     connection.close()

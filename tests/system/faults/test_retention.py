@@ -6,7 +6,7 @@ import time
 from millstream.formats.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker
 from tests.system.faults.conftest import TOPIC, number, read_numbers, write_numbers
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, decode, fetch_fields, values
 
 
@@ -31,7 +31,7 @@ def test_readers_and_writers_go_on_while_old_segments_go(broker: EmbeddedBroker)
     with Wire(broker.bootstrap_servers) as wire:
         wire.create_topic(TOPIC, 1, segment_bytes="1048576", retention_bytes="2097152")
         start, total = 0, 0
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while start < 20 and time.monotonic() < deadline:
             write_numbers(wire, 5, first=total, size=100_000)
             total += 5
@@ -61,7 +61,7 @@ def test_records_older_than_their_time_go(broker: EmbeddedBroker) -> None:
 
 
 def wait_until(condition: object) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not come about in a minute"
         time.sleep(0.1)

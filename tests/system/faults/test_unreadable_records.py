@@ -11,7 +11,7 @@ from millstream.formats.records.record import Record, build_batch
 from millstream.node.server.request import BROKER_CLIENT_ID
 from millstream.testing import EmbeddedBroker
 from tests.acting_broker import act_as_broker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, decode, framed, header, now_ms
 
 TOPIC = "orders"
@@ -35,10 +35,10 @@ def write_as_a_broker(address: str, data_dir: Path, topic: str, key: bytes, valu
 
 def transact(address: str) -> None:
     producer = Producer({"bootstrap.servers": address, "transactional.id": "tx"})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     producer.begin_transaction()
     producer.produce(TOPIC, b"x")
-    producer.commit_transaction(PATIENCE_S)
+    producer.commit_transaction(TIMEOUT_SECONDS)
 
 
 def committed(address: str) -> int:

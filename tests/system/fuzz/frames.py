@@ -31,7 +31,7 @@ from tests.wire import Closed, Wire
 CONNECTIONS = 12
 FRAMES_PER_VOLLEY = 100
 CHECK_EVERY = 50_000
-STALLED_S = 2.0
+STALLED_SECONDS = 2.0
 UNFINISHED_SHARE = 0.01
 UNFINISHED_KEPT = 20
 ABANDONED_SHARE = 0.02
@@ -160,7 +160,7 @@ class Fuzzer:
 
     def _look_for_stalled(self, running: set[Volley]) -> None:
         now = time.monotonic()
-        for volley in [each for each in running if now - each.last_progress > STALLED_S]:
+        for volley in [each for each in running if now - each.last_progress > STALLED_SECONDS]:
             # A fetch whose time to wait was hit by a mutation; or the broker hangs, which the probe tells.
             self._target.probe()
             self._selector.unregister(volley.socket)

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import framed, request
 
 _SIZE = struct.Struct(">i")
@@ -32,7 +32,7 @@ def connect(address: tuple[str, int], source: str) -> socket.socket:
         # Many source addresses, so that closed connections do not use up the ports of one.
         sock.setsockopt(socket.SOL_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT
         sock.bind((source, 0))
-        sock.settimeout(PATIENCE_S)
+        sock.settimeout(TIMEOUT_SECONDS)
         sock.connect(address)
         sock.setblocking(False)
     except BaseException:

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.testing.node_process import free_ports
 from tests.repository import REPOSITORY
-from tests.system.packages.installations import BUILD_LIMIT_S, debian, inside, plain_wheel, run, wheels_for
+from tests.system.packages.installations import BUILD_LIMIT_SECONDS, debian, inside, plain_wheel, run, wheels_for
 from tests.system.packages.pages import DOCKERFILE, entry_point
 from tests.system.packages.test_wheels import serving, write_and_read
 
@@ -81,7 +81,7 @@ def build_first_stage(stage: str, root: Path, wheel: Path) -> None:
     wheels_for(PYTHON_OF_DEBIAN[suite], root / "wheels", f"{wheel}[{arguments['EXTRAS']}]", *needed)
     (install,) = re.findall(r"^RUN (python3 -m venv .*)$", stage, re.M)
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "MILLSTREAM_OPTIMISATION": "0"}
-    inside(root, "sh", "-ec", f"cd /build && {install}", env={**arguments, **offline}, limit_s=BUILD_LIMIT_S)
+    inside(root, "sh", "-ec", f"cd /build && {install}", env={**arguments, **offline}, limit_s=BUILD_LIMIT_SECONDS)
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ SASL = (
     f"{LISTENER}.plain.sasl.jaas.config={MODULES}.plain.PlainLoginModule required "
     'username="admin" password="${file:passwords:admin}" user_admin="${file:passwords:admin}";',
 )
-WATCHDOG_S = 0.3
+WATCHDOG_SECONDS = 0.3
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def broker(directory: Path, *more: str) -> Iterator[Service]:
     environment = {"PYTHONPATH": os.pathsep.join((str(directory), source))}
     words = ("serve", "--no-http", "--listen", "127.0.0.1:0", "--data-dir", "data", *more)
     service = Service(
-        [sys.executable, "-m", "millstream", *words], directory, environment=environment, watchdog_s=WATCHDOG_S
+        [sys.executable, "-m", "millstream", *words], directory, environment=environment, watchdog_s=WATCHDOG_SECONDS
     )
     try:
         yield service

@@ -25,7 +25,7 @@ from millstream.spark.sink.sink import BatchWriter
 from millstream.testing import EmbeddedBroker
 from tests.system.spark.streams import failure_of, run_stream
 from tests.system.spark_exactly_once.committed import committed_values, hidden
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
 pytestmark = pytest.mark.timeout(900)
@@ -59,7 +59,7 @@ class Sink:
 
     def values(self) -> list[str]:
         """What is committed, once the markers of transactions that were ended are written."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while hidden(self.cluster, self.topic) and time.monotonic() < deadline:
             time.sleep(0.02)
         return sorted(committed_values(self.cluster, self.topic))

@@ -12,7 +12,7 @@ from tests.system.spark_cluster.pipeline_run import SMALL, Run
 from tests.system.spark_cluster.processes import kill_tree
 from tests.system.spark_cluster.standalone import StandaloneSpark
 from tests.system.spark_cluster.strikes import Numbers, Watch, pipeline_file, strike
-from tests.waiting import LONG_PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -99,7 +99,7 @@ class Client:
 
     def wait(self) -> int:
         assert self._process is not None
-        return self._process.wait(LONG_PATIENCE_S)
+        return self._process.wait(LONG_TIMEOUT_SECONDS)
 
     def told(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""

@@ -26,7 +26,7 @@ from millstream.spark.sink.sink import BatchCommitter
 from millstream.spark.sink.task import TaskIdentity, TaskWrite, write_open
 from millstream.testing import EmbeddedBroker
 from tests.system.spark_exactly_once.committed import committed_values, hidden
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
 
@@ -67,7 +67,7 @@ def _set_transaction_version(bootstrap: str, level: int) -> None:
         }
         answer = cluster.call("update_features", timeout_ms=30_000, feature_updates=[update], validate_only=False)
         assert not answer.error_code, answer.error_message
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while Transactions(Cluster(bootstrap)).version != level:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -101,7 +101,7 @@ class Query:
 
     def settled(self) -> list[str]:
         """What is committed once all markers are written."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while hidden(self.cluster, self.topic) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert hidden(self.cluster, self.topic) == 0, "a transaction was left open"
@@ -291,7 +291,7 @@ def test_transactions_that_time_out_after_the_decision_are_written_again() -> No
         with pytest.raises(CrashError):
             dying.commit(0, query.split(0, "first", 3))
         assert dying._decider.log.decision is not None
-        settled = time.monotonic() + PATIENCE_S
+        settled = time.monotonic() + TIMEOUT_SECONDS
         while hidden(query.cluster, query.topic) and time.monotonic() < settled:
             time.sleep(0.1)
         assert len(committed_values(query.cluster, query.topic)) == 4  # the rest is aborted

@@ -16,7 +16,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.testing.embedded import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 SETTINGS = {
@@ -74,7 +74,7 @@ def describe(wire: Wire, group: str, version: int = 1) -> Message:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

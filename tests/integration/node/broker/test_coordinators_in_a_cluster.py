@@ -12,7 +12,7 @@ from millstream.formats.protocol.schema import Message
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests import wire as wires
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ PASSING = (
 )
 
 
-def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = PATIENCE_S) -> T:
+def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = TIMEOUT_SECONDS) -> T:
     deadline = time.monotonic() + seconds
     while True:
         found = attempt()

@@ -10,7 +10,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, fetch_fields, values
 
 BATCH = batch(bytes(1000))
@@ -89,7 +89,7 @@ def test_a_fetch_waits_for_min_bytes(wire: Wire, other: Wire, topic: str) -> Non
     wire.socket.settimeout(0.3)
     with pytest.raises(TimeoutError):
         wire.socket.recv(1)
-    wire.socket.settimeout(PATIENCE_S)
+    wire.socket.settimeout(TIMEOUT_SECONDS)
     assert other.produce(topic, BATCH).error_code == 0
     correlation_id, answer = wire.receive("fetch", 12)
     assert correlation_id == sent

@@ -10,7 +10,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.transactions_on_the_wire import PASSING, TransactionalProducer, committed_values
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ OFFSETS = "__consumer_offsets"
 
 
 @pytest.fixture(scope="module")
-def patient() -> Iterator[EmbeddedBroker]:
+def two_phase() -> Iterator[EmbeddedBroker]:
     """A broker that takes part in two-phase commits, and aborts what is late soon."""
     settings = {
         "transaction.two.phase.commit.enable": "true",
@@ -31,7 +31,7 @@ def patient() -> Iterator[EmbeddedBroker]:
         assert "handler_failed" not in log and "Traceback" not in log, log[-3000:]
 
 
-def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = PATIENCE_S) -> T:
+def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = TIMEOUT_SECONDS) -> T:
     deadline = time.monotonic() + seconds
     while True:
         found = attempt()
@@ -271,8 +271,8 @@ def test_a_later_instance_aborts_what_is_open(wire: Wire, topic: str, new_name: 
 # Time
 
 
-def test_what_takes_too_long_is_aborted(patient: EmbeddedBroker) -> None:
-    with Wire(patient.bootstrap_servers) as wire:
+def test_what_takes_too_long_is_aborted(two_phase: EmbeddedBroker) -> None:
+    with Wire(two_phase.bootstrap_servers) as wire:
         wire.create_topic("late")
         who = begun(wire, "late", transaction_timeout_ms=200)
         producer = resumed(wire, "late", who["producer_id"], who["producer_epoch"])
@@ -340,18 +340,18 @@ def test_what_is_not_known_is_not_described(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_prepared_transaction_is_ended_by_whoever_recovers(patient: EmbeddedBroker, committed: bool) -> None:
+def test_a_prepared_transaction_is_ended_by_whoever_recovers(two_phase: EmbeddedBroker, committed: bool) -> None:
     """The writer prepares and dies, the broker is killed, and another client ends what was prepared."""
     name = f"prepared-{committed}"
-    with Wire(patient.bootstrap_servers) as wire:
+    with Wire(two_phase.bootstrap_servers) as wire:
         wire.create_topic(name)
         answer = start(wire, name, enable2_pc=True, transaction_timeout_ms=0)
         assert answer.error_code == 0
         writer = resumed(wire, name, answer.producer_id, answer.producer_epoch)
         writer.put(name, b"prepared")
-    patient.kill()
-    patient.start()
-    with Wire(patient.bootstrap_servers) as wire:
+    two_phase.kill()
+    two_phase.start()
+    with Wire(two_phase.bootstrap_servers) as wire:
         kept = start(wire, name, enable2_pc=True, keep_prepared_txn=True)
         assert kept.error_code == 0
         assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == (writer.producer_id, writer.epoch)
@@ -377,8 +377,8 @@ def test_a_prepared_transaction_is_ended_by_whoever_recovers(patient: EmbeddedBr
 # The feature
 
 
-def test_the_level_of_the_feature_is_told_and_can_change(patient: EmbeddedBroker) -> None:
-    with Wire(patient.bootstrap_servers) as wire:
+def test_the_level_of_the_feature_is_told_and_can_change(two_phase: EmbeddedBroker) -> None:
+    with Wire(two_phase.bootstrap_servers) as wire:
         for level, kind in ((1, 2), (0, 2), (2, 1)):
             update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": kind}
             answer = wire.call("update_features", 1, timeout_ms=10_000, feature_updates=[update], validate_only=False)

@@ -38,7 +38,7 @@ def cluster(nodes: EmbeddedCluster) -> Iterator[Cluster]:
 
 
 class Work:
-    """A transactional producer that commits offsets of a group, request by request, patiently."""
+    """A transactional producer that commits offsets of a group, request by request, each until it succeeds."""
 
     def __init__(self, cluster: Cluster, name: str, group: str, topic: str) -> None:
         self.cluster, self.name, self.group, self.topic = cluster, name, group, topic

@@ -19,7 +19,7 @@ from tests.integration.node.broker.transactions_on_the_wire import (
     producers,
     write_marker,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, fetch_fields, values
 
 BOTH_VERSIONS = pytest.mark.parametrize("adds", [False, True], ids=["version-1", "version-2"])
@@ -36,7 +36,7 @@ def reader(broker: EmbeddedBroker) -> Iterator[Wire]:
         yield connected
 
 
-def eventually(attempt: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+def eventually(attempt: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
     until = time.monotonic() + seconds
     while not attempt():
         assert time.monotonic() < until
@@ -212,7 +212,7 @@ def test_a_waiting_reader_is_woken_by_the_marker_and_not_by_what_it_may_not_read
     reader.socket.settimeout(0.3)
     with pytest.raises(TimeoutError):
         reader.socket.recv(1)
-    reader.socket.settimeout(PATIENCE_S)
+    reader.socket.settimeout(TIMEOUT_SECONDS)
     producer.commit()
     _, answer = reader.receive("fetch", 12)
     row = answer.responses[0].partitions[0]

@@ -24,7 +24,7 @@ from millstream.node.replicas.unreadable_batches import (
 from millstream.node.storage.log.log_reader import Slice
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import GARBAGE, records_with, sealed, unreadable
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, fetch_fields, values
 
 GOOD = batch(b"a", b"b", b"c")
@@ -146,7 +146,7 @@ def test_the_log_and_the_metrics_name_the_offset_to_go_on_from(broker: EmbeddedB
     until_refused(wire, stuck, 3)
     (line,) = [each for each in broker.log_file.read_text().splitlines() if f"batch_unreadable topic={stuck} " in each]
     assert "partition=0 offsets=3-5 producer_id=-1" in line and "seek to offset 6" in line
-    page = urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=PATIENCE_S).read().decode()
+    page = urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=TIMEOUT_SECONDS).read().decode()
     labels = f'topic="{stuck}",partition="0",first_offset="3",last_offset="5",producer_id="-1"'
     assert f"millstream_partition_unreadable_batch{{{labels}}} 1\n" in page
 

@@ -7,7 +7,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.formats.records.record import read_batches
 from tests import wire as wires
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, fetch_fields
 
 PASSING = frozenset(
@@ -38,7 +38,7 @@ class TransactionalProducer:
         self.producer_id, self.epoch = found.producer_id, found.producer_epoch
 
     def _with_retries(self, api: str, version: int, **fields: Any) -> Message:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while True:
             answer = self.coordinator.call(api, version, **fields)
             if answer.error_code not in PASSING or time.monotonic() > until:
@@ -79,7 +79,7 @@ class TransactionalProducer:
     def send(self, topic: str, *values: bytes, partition: int = 0) -> Message:
         """One batch; what is only a matter of time is tried again."""
         batch = self.batch(topic, *values, partition=partition)
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while True:
             answer = self.leader.call("produce", self.produce_version, **self.fields(topic, partition, batch))
             row: Message = answer.responses[0].partition_responses[0]

@@ -10,7 +10,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
 from millstream.node.metadata.topics import NewTopic
 from tests.unit.node.controller.served import ServedController, World, run
-from tests.waiting import PATIENCE_S, until_async
+from tests.waiting import TIMEOUT_SECONDS, until_async
 
 
 def one_topic(name: str) -> NewTopic:
@@ -126,7 +126,7 @@ def test_a_client_asks_any_broker_and_hears_the_controller(version: int) -> None
         await with_broker(world)
         client = world.channel(world.broker())
         fields = {"topics": [{"name": "a", "num_partitions": 3, "replication_factor": 1}], "timeout_ms": 5000}
-        answer = await client.request("create_topics", fields, timeout_s=PATIENCE_S, version=version)
+        answer = await client.request("create_topics", fields, timeout_s=TIMEOUT_SECONDS, version=version)
         assert [(row.name, row.error_code) for row in answer.topics] == [("a", 0)]
         assert len(world.quorum.image.topics[TopicName("a")].partitions) == 3
         assert world.controller.seen[-1] == "client", "the request keeps its client id inside the envelope"
@@ -139,7 +139,7 @@ def test_a_client_hears_that_there_is_no_controller() -> None:
         client = world.channel(world.broker())
         world.quorum.address = None
         fields = {"topics": [{"name": "a", "num_partitions": 3, "replication_factor": 1}], "timeout_ms": 200}
-        answer = await client.request("create_topics", fields, timeout_s=PATIENCE_S)
+        answer = await client.request("create_topics", fields, timeout_s=TIMEOUT_SECONDS)
         assert [row.error_code for row in answer.topics] == [ErrorCode.REQUEST_TIMED_OUT]
         assert "controller" in answer.topics[0].error_message
 
@@ -153,14 +153,14 @@ def test_an_envelope_holds_only_what_clients_may_ask() -> None:
             answer = await controller.request(
                 "envelope",
                 {"request_data": data, "request_principal": None, "client_host_address": bytes(4)},
-                timeout_s=PATIENCE_S,
+                timeout_s=TIMEOUT_SECONDS,
             )
             assert answer.error_code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION)
         world.controller.resign()
         answer = await controller.request(
             "envelope",
             {"request_data": b"", "request_principal": None, "client_host_address": b""},
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_SECONDS,
         )
         assert answer.error_code == ErrorCode.NOT_CONTROLLER
 
@@ -172,7 +172,7 @@ def test_a_controller_that_does_not_lead_says_so_for_each_topic() -> None:
         world.controller.resign()
         controller = world.channel(world.controller.served.address)
         answer = await controller.request(
-            "create_topics", {"topics": [{"name": "a"}, {"name": "b"}]}, timeout_s=PATIENCE_S
+            "create_topics", {"topics": [{"name": "a"}, {"name": "b"}]}, timeout_s=TIMEOUT_SECONDS
         )
         assert [row.error_code for row in answer.topics] == [ErrorCode.NOT_CONTROLLER] * 2
 

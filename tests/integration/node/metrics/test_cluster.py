@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.integration.node.metrics.conftest import Scraped, get, scraper
 from tests.topics import make_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 NODES = (1, 2, 3)
 PARTITIONS = 6
@@ -25,7 +25,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
         for number in range(60 * PARTITIONS):
             producer.produce("single", b"x" * 50, partition=number % PARTITIONS)
             producer.produce("safe", b"x" * 50, partition=number % PARTITIONS)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
         reader = Consumer({**servers, "group.id": "readers"})
         reader.commit(offsets=[TopicPartition("single", index, 10) for index in range(PARTITIONS)], asynchronous=False)
         reader.close()
@@ -36,7 +36,7 @@ def pages(cluster: EmbeddedCluster, *numbers: int) -> list[Scraped]:
     return [scraper(cluster.address(number))() for number in numbers or NODES]
 
 
-def eventually(probe: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+def eventually(probe: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not probe():
         assert time.monotonic() < deadline

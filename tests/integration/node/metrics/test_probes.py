@@ -13,14 +13,14 @@ from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.integration.node.metrics.conftest import get
 from tests.topics import make_topic
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 
 def talk(address: str, *pieces: bytes, closes: bool = False) -> bytes:
     """Sends the pieces one by one; everything that comes back until the end."""
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
             connection.sendall(piece)
@@ -138,7 +138,7 @@ def lonely_broker(tmp_path: Path) -> Iterator[str]:
         f"controller.quorum.voters=1@127.0.0.1:{controller}",
     ):
         arguments += ["--set", setting]
-    process = NodeProcess("a broker", arguments, tmp_path / "log", stop_timeout=PATIENCE_S)
+    process = NodeProcess("a broker", arguments, tmp_path / "log", stop_timeout=TIMEOUT_SECONDS)
     process.spawn()
     try:
         yield f"127.0.0.1:{port}"
@@ -147,7 +147,7 @@ def lonely_broker(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_broker_without_a_quorum_lives_and_says_what_it_waits_for(lonely_broker: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             status, text = get(lonely_broker, "/readyz")
@@ -182,7 +182,7 @@ def test_a_controller_alone_answers_on_its_listener(apart: EmbeddedCluster) -> N
 def test_a_broker_stays_ready_while_its_controller_is_away(apart: EmbeddedCluster) -> None:
     """It can still be written to and read; were all to say no at once, no one could."""
     apart.kill(2)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while "millstream_quorum_leader_id -1" not in get(apart.address(1), "/metrics?collect[]=quorum")[1]:
         assert time.monotonic() < deadline
         time.sleep(0.1)

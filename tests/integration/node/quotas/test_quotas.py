@@ -11,7 +11,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import TIMEOUT_SECONDS, eventually
 from tests.wire import Wire, batch, fetch_fields
 
 _numbers = itertools.count()
@@ -260,7 +260,7 @@ def test_quotas_survive_a_restart(broker: EmbeddedBroker, admin: Wire, topic: st
 def metrics(broker: EmbeddedBroker) -> str:
     from urllib.request import urlopen
 
-    with urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=PATIENCE_S) as page:
+    with urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=TIMEOUT_SECONDS) as page:
         return str(page.read().decode())
 
 

@@ -28,7 +28,7 @@ from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import real_environment
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.tiered_part import TierStart
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 TOPIC_ID = UUID(int=77)
 AT = TopicPartition(TopicName("t"), 0)
@@ -196,7 +196,7 @@ class Follower:
         self.fetcher.add(self.partition)
 
     async def until(self, check: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not check():  # noqa: ASYNC110  # what is waited for is in another object
                 await asyncio.sleep(0.005)
 
@@ -420,7 +420,7 @@ def test_a_new_partition_does_not_wait_for_a_fetch_that_does(run: Callable[[Scen
             follower.follow(leader)
             await hang.wait()
             follower.fetcher.add(follower.partition)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await follower.until(lambda: follower.end == 1)
 
     run(scenario)

@@ -12,7 +12,7 @@ import pytest
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.integration.node.security.secured_broker import in_a_file
 from tests.sasl import MODULES, authenticate, handshake, plain
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 NAME = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
@@ -40,7 +40,7 @@ class Started:
         }
         self.log_file = directory / "broker.log"
         arguments = ["--data-dir", str(directory / "data"), "--no-http", *in_a_file(directory / "settings", given)]
-        self.process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=PATIENCE_S)
+        self.process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=TIMEOUT_SECONDS)
 
     def write(self, **users: str) -> None:
         self.secrets.write_text(f"jaas={module(**users)}\n")

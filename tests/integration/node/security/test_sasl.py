@@ -29,7 +29,7 @@ from tests.sasl import (
     scram,
     upsertion,
 )
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Closed, Wire, framed, request
 
 FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -357,15 +357,15 @@ def test_sasl_after_tls(tmp_path: Path) -> None:
             "sasl.username": "alice",
             "sasl.password": "tls-secret",
         }
-        assert AdminClient(client).list_topics(timeout=PATIENCE_S).brokers
+        assert AdminClient(client).list_topics(timeout=TIMEOUT_SECONDS).brokers
         with Wire(broker.bootstrap_servers) as wire, pytest.raises(Closed):
             plain(wire, "alice", "tls-secret")
 
 
 def test_http_gets_probes_and_no_metrics_where_clients_log_in(broker: EmbeddedBroker) -> None:
     url = f"http://{broker.bootstrap_servers}"
-    assert urllib.request.urlopen(f"{url}/livez", timeout=PATIENCE_S).status == 200
+    assert urllib.request.urlopen(f"{url}/livez", timeout=TIMEOUT_SECONDS).status == 200
     with pytest.raises(urllib.error.HTTPError, match="403") as refused:
-        urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_S)
+        urllib.request.urlopen(f"{url}/metrics", timeout=TIMEOUT_SECONDS)
     with refused.value as response:
         assert b"on a listener without SASL" in response.read()

@@ -13,7 +13,7 @@ from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import ConnectionLimits, Listener
 from millstream.node.server.network import SocketNetwork
 from millstream.node.server.request import Api, ApiVersions, Context, Response, api
-from tests.waiting import PATIENCE_S, until_async
+from tests.waiting import TIMEOUT_SECONDS, until_async
 
 
 class Server:
@@ -56,7 +56,7 @@ def run(test: Callable[[Server], Awaitable[None]]) -> None:
         finally:
             server.close()
 
-    asyncio.run(asyncio.wait_for(go(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(go(), TIMEOUT_SECONDS))
 
 
 def test_requests_are_answered_in_their_order_even_when_many_are_in_flight() -> None:

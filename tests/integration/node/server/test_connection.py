@@ -13,7 +13,7 @@ import pytest
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.connection import TURN_REQUESTS
 from tests.integration.node.server.conftest import NUMBER, RunningListener, Start, frame
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Closed, Wire
 
 
@@ -43,10 +43,10 @@ def test_one_connection_does_not_keep_the_others_from_their_turns(start: Start) 
 
     def stop() -> None:
         stopped.set()
-        arrived.wait(PATIENCE_S)
+        arrived.wait(TIMEOUT_SECONDS)
 
     running.loop.call_soon_threadsafe(stop)  # the loop stands still until all of it has arrived
-    assert stopped.wait(PATIENCE_S)
+    assert stopped.wait(TIMEOUT_SECONDS)
     count = 1000
     for name, wire in ((b"a", first), (b"b", second)):
         wire.send_raw(b"".join(frame(b"say %s%d" % (name, number)) for number in range(count)))

@@ -23,7 +23,7 @@ from millstream.node.server.service import Peer
 
 T = TypeVar("T")
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
-SESSION_S = 9.0
+SESSION_SECONDS = 9.0
 
 
 class _LeapingSelector(selectors.DefaultSelector):

@@ -16,7 +16,7 @@ from millstream.node.server.network import SocketNetwork
 from millstream.node.transactions.markers import TransactionMarkers
 from tests.unit.node.controller.bench import LeapingLoop
 from tests.unit.node.coordination.transaction_run import partition
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 A, B, C = partition("a"), partition("b"), partition("c")
 HERE = 1
@@ -92,7 +92,7 @@ def run(work: Callable[[Leaders, TransactionMarkers], Coroutine[Any, Any, None]]
         environment = Environment(None, loop, None, random.Random(1), SocketNetwork(loop))  # type: ignore[arg-type]
         markers = TransactionMarkers(leaders, leaders, leaders, environment)  # type: ignore[arg-type]
         try:
-            await asyncio.wait_for(work(leaders, markers), PATIENCE_S)
+            await asyncio.wait_for(work(leaders, markers), TIMEOUT_SECONDS)
         finally:
             markers.close()
 

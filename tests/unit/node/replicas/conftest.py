@@ -11,7 +11,7 @@ import pytest
 from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedCluster
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, values
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class Replicated:
         return found
 
 
-def eventually(check: Callable[[], T], *, seconds: float = PATIENCE_S) -> T:
+def eventually(check: Callable[[], T], *, seconds: float = TIMEOUT_SECONDS) -> T:
     """What `check` returns, once it does not raise AssertionError any more."""
     deadline = time.monotonic() + seconds
     while True:

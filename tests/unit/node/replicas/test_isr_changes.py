@@ -14,7 +14,7 @@ from millstream.node.replicas import isr_changes
 from millstream.node.replicas.core.leader import Confirmed, NextStep, Proposal
 from millstream.node.replicas.isr_changes import IsrChanges
 from millstream.node.runtime.real_environment import real_environment
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 class Link:
@@ -77,7 +77,7 @@ def run(link: Link, partitions: list[Partition], monkeypatch: pytest.MonkeyPatch
         changes = IsrChanges(link, 1, lambda: 10, real_environment(asyncio.get_running_loop()))
         for partition in partitions:
             changes.submit(partition, PROPOSAL)  # type: ignore[arg-type]
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not all(each.answers and not each.answers[-1][0] for each in partitions):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         changes.close()

@@ -26,7 +26,7 @@ from tests.unit.node.storage.cleaner.compacted import (
     records,
 )
 from tests.unit.node.storage.conftest import PARTITION, TOPIC_ID, Node
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 T = TypeVar("T")
 
@@ -339,7 +339,7 @@ def test_a_shorter_backoff_counts_at_once_and_needs_no_tick(node: Node) -> None:
         await cleaner.run()
         assert log.cleaned_offset == 40
         fill(log)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while log.cleaned_offset == 40:
                 cleaner.now_ms += 20
                 await asyncio.sleep(0.005)
