@@ -1,7 +1,7 @@
 """A real S3 server on this machine (Versity's gateway over a directory), and a proxy before it that injects faults.
 
-The server is killed and started again on the same port and the same directory. The proxy delays requests, answers them
-with errors, or holds those that a test wants to stop at a certain point. `tools/install_test_clients.py` installs the
+The server is killed and started again on the same port and the same directory. The proxy delays requests, responds with
+errors, or holds those that a test wants to stop at a certain point. `tools/install_test_clients.py` installs the
 server by name; where that is not possible, tests skip with the reason.
 """
 
@@ -54,7 +54,7 @@ class S3Server:
             self._process = subprocess.Popen(
                 [*self._program, *arguments, *backend], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        until(self._answers, "the S3 server answers")
+        until(self._responds, "the S3 server responds")
         if not self.objects.exists():
             self._create_bucket()
 
@@ -73,7 +73,7 @@ class S3Server:
             "AWS_REGION": _REGION,
         }
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"the S3 server has ended: {(self._directory / 'server.log').read_text()[-2000:]}")

@@ -89,8 +89,8 @@ class BareWriter(threading.Thread):
 
     def _leader(self, node: Node) -> int:
         with Wire(node.address, _METADATA_TIMEOUT_SECONDS) as wire:
-            answer = wire.call("metadata", 12, topics=[{"name": self._topic}])
-        rows = answer.topics[0].partitions
+            response = wire.call("metadata", 12, topics=[{"name": self._topic}])
+        rows = response.topics[0].partitions
         return next((int(row.leader_id) for row in rows if row.partition_index == self._partition), -1)
 
     def _write(self, node: Node) -> None:
@@ -98,10 +98,10 @@ class BareWriter(threading.Thread):
         sent_at = time.monotonic()
         with Wire(node.address, _PRODUCE_TIMEOUT_SECONDS) as wire:
             self._open = node.number, wire
-            answer = wire.call(
+            response = wire.call(
                 "produce", 11, acks=-1, timeout_ms=15_000, topic_data=[{"name": self._topic, "partition_data": rows}]
             )
-        if answer.responses[0].partition_responses[0].error_code == 0:
+        if response.responses[0].partition_responses[0].error_code == 0:
             self.acks.add(sent_at)
 
     def stop(self) -> None:

@@ -281,9 +281,9 @@ def test_balance_spreads_what_is_on_one_broker(run: Run, cluster: EmbeddedCluste
     with Wire(cluster.address(1)) as wire:
         resources = [{"resource_type": 2, "resource_name": "heavy", "configuration_keys": None}]
         resources += [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}]
-        answer = wire.call("describe_configs", 4, resources=resources)
+        response = wire.call("describe_configs", 4, resources=resources)
     values = {
-        config.name: config.value for row in answer.results for config in row.configs if "throttled" in config.name
+        config.name: config.value for row in response.results for config in row.configs if "throttled" in config.name
     }
     assert not any(value for name, value in values.items() if name.endswith("replicas")), values
 

@@ -58,8 +58,8 @@ class Served:
 
     def get(self, path: str, timeout: float = TIMEOUT_SECONDS) -> tuple[int, Any]:
         try:
-            with urllib.request.urlopen(f"http://{self.addresses['http']}{path}", timeout=timeout) as answer:
-                return answer.status, json.load(answer)
+            with urllib.request.urlopen(f"http://{self.addresses['http']}{path}", timeout=timeout) as response:
+                return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error)
@@ -68,8 +68,8 @@ class Served:
         """The status of the console's first page for a cluster."""
         try:
             url = f"http://{self.addresses['http']}/console/clusters/{cluster}/"
-            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
-                return int(answer.status)
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+                return int(response.status)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code
@@ -120,7 +120,7 @@ def test_the_gateway_dies_hangs_and_ends_and_the_broker_does_not_care(tmp_path: 
         assert os.getpriority(os.PRIO_PROCESS, first) > os.getpriority(os.PRIO_PROCESS, served.process.pid)
 
         os.kill(first, signal.SIGKILL)
-        assert served.get("/livez")[0] == 200, "the next one answers"
+        assert served.get("/livez")[0] == 200, "the next one responds"
         served.logged(r"WARNING millstream\.supervisor gateway_ended pid=\d+ signal=9 lived_s=\S+ again_in_s=0\.2")
         second = served.gateway_pids(2)[-1]
         assert served.publish() == 0

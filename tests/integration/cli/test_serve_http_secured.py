@@ -75,8 +75,8 @@ def status(url: str, user: str = "", password: str = "") -> int:
     if user:
         request.add_header("Authorization", "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode())
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         with error:
             return error.code
@@ -135,8 +135,8 @@ def test_a_wrong_password_of_the_gateway_does_not_fill_the_log(secured: Secured,
     login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="admin" password="wrong";'
     wrong = secured.client_with(tmp_path / "wrong.properties", **{"sasl.jaas.config": login})
     with running(tmp_path, *secured.words, "--http", "127.0.0.1:0", "--command-config", wrong) as served:
-        code, answer = served.get("/readyz")
-        assert code == 503 and "check user and password" in answer["message"]
+        code, response = served.get("/readyz")
+        assert code == 503 and "check user and password" in response["message"]
         of_gateway = [line for line in served.log.splitlines() if "schemas_" in line]
         assert len(of_gateway) == 1 and served.log.count("gateway_started") == 1
         assert served.log.count("authentication_failed") <= 2  # the next attempt is half a minute later

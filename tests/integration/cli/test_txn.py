@@ -76,8 +76,8 @@ def hang(wire: Wire, topic: str, partition: int = 0, *, age_ms: int = 0) -> int:
         transactional=True,
     )
     rows = [{"name": topic, "partition_data": [{"index": partition, "records": data}]}]
-    answer = wire.call("produce", 11, transactional_id="nobody", acks=-1, timeout_ms=10_000, topic_data=rows)
-    assert answer.responses[0].partition_responses[0].error_code == 0
+    response = wire.call("produce", 11, transactional_id="nobody", acks=-1, timeout_ms=10_000, topic_data=rows)
+    assert response.responses[0].partition_responses[0].error_code == 0
     return producer_id
 
 
@@ -172,8 +172,8 @@ def test_a_hanging_transaction_among_offsets(run: Run, wire: Wire, topic: str) -
     rows = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}]
     wire.call("find_coordinator", 4, key_type=0, coordinator_keys=["g"])
     fields = {"transactional_id": "nobody", "group_id": "g", "producer_id": producer_id, "producer_epoch": 0}
-    answer = wire.call("txn_offset_commit", 3, topics=[{"name": topic, "partitions": rows}], **fields)
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = wire.call("txn_offset_commit", 3, topics=[{"name": topic, "partitions": rows}], **fields)
+    assert response.topics[0].partitions[0].error_code == 0
     (row,) = run(
         "txn", "find-hanging", "--topic", "__consumer_offsets", "--max-transaction-timeout", "0s", "--json"
     ).json()
@@ -217,9 +217,9 @@ def test_a_prepared_transaction_waits_for_ever_and_can_be_given_up(
         assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("y\n", 0)])
+@pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("y\n", 0)])
 def test_a_person_is_asked(
-    run: Run, broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+    run: Run, broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
 ) -> None:
     class Terminal(io.TextIOWrapper):
         def isatty(self) -> bool:
@@ -228,7 +228,7 @@ def test_a_person_is_asked(
     name = f"asked-{topic}"
     writer = in_transaction(broker.bootstrap_servers, name, topic)
     monkeypatch.setattr(io, "TextIOWrapper", Terminal)  # what the fixture makes stdin of
-    outcome = run("txn", "abort", name, stdin=answer.encode())
+    outcome = run("txn", "abort", name, stdin=typed.encode())
     assert outcome.code == code and f"Abort {name}" in outcome.err
     assert sys.stdin.isatty()
     if code:

@@ -110,7 +110,7 @@ def test_the_two_phase_commit(broker: EmbeddedBroker) -> None:
         def begin(keep: bool) -> Any:
             deadline = time.monotonic() + TIMEOUT_SECONDS
             while True:
-                answer = wire.call(
+                response = wire.call(
                     "init_producer_id",
                     6,
                     transactional_id=name,
@@ -118,9 +118,9 @@ def test_the_two_phase_commit(broker: EmbeddedBroker) -> None:
                     enable2_pc=True,
                     keep_prepared_txn=keep,
                 )
-                if not answer.error_code:
-                    return answer
-                assert time.monotonic() < deadline, answer.error_code
+                if not response.error_code:
+                    return response
+                assert time.monotonic() < deadline, response.error_code
 
         for decision in (True, False):
             mine = begin(keep=False)

@@ -24,10 +24,10 @@ def http(gateway: Gateway) -> Iterator[httpx.Client]:
         yield client
 
 
-def refused(answer: httpx.Response, status: int, code: int | None = None) -> None:
-    assert answer.status_code == status, answer.text
-    assert set(answer.json()) == {"error_code", "message", "hint"}
-    assert answer.json()["error_code"] == (status if code is None else code)
+def refused(response: httpx.Response, status: int, code: int | None = None) -> None:
+    assert response.status_code == status, response.text
+    assert set(response.json()) == {"error_code", "message", "hint"}
+    assert response.json()["error_code"] == (status if code is None else code)
 
 
 def test_the_life_of_a_topic(http: httpx.Client) -> None:
@@ -94,8 +94,8 @@ def test_topics_that_cannot_be(http: httpx.Client) -> None:
         ({"name": "x", "configs": {"retention.ms": "soon"}}, 400),
         ({"name": "x", "configs": {"retention.ms": ""}}, 400),
     ):
-        answer = http.post("/topics", json=body)
-        assert answer.status_code == status and answer.json()["hint"], answer.text
+        response = http.post("/topics", json=body)
+        assert response.status_code == status and response.json()["hint"], response.text
 
 
 def test_the_cluster(http: httpx.Client, broker: EmbeddedBroker) -> None:
@@ -146,9 +146,9 @@ def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> No
         consumer.close()
 
     def reset(**body: object) -> list[tuple[int, int | None, int]]:
-        answer = http.post(f"/groups/{group}/offsets", json={"topic": topic, **body})
-        assert answer.status_code == 200, answer.text
-        return [(row["partition"], row["from"], row["to"]) for row in answer.json()["offsets"]]
+        response = http.post(f"/groups/{group}/offsets", json={"topic": topic, **body})
+        assert response.status_code == 200, response.text
+        return [(row["partition"], row["from"], row["to"]) for row in response.json()["offsets"]]
 
     assert reset(to="latest", dry_run=True) == [(0, 1, 3), (1, None, 3)]
     assert reset(to="latest") == [(0, 1, 3), (1, None, 3)]

@@ -46,8 +46,8 @@ def http(kafka: apache_kafka.ApacheKafkaBroker) -> Iterator[httpx.Client]:
 
 
 def made(http: httpx.Client, topic: str, partitions: int = 2) -> str:
-    answer = http.post("/topics", json={"name": topic, "partitions": partitions, "replication_factor": 1})
-    assert answer.status_code == 201, answer.text
+    response = http.post("/topics", json={"name": topic, "partitions": partitions, "replication_factor": 1})
+    assert response.status_code == 201, response.text
     return topic
 
 
@@ -61,8 +61,8 @@ def test_audit_events_are_in_the_log_alone(http: httpx.Client, caplog: pytest.Lo
 
 def put(http: httpx.Client, topic: str, *values: Any, partition: int = 0) -> None:
     records = [{"value": value, "partition": partition} for value in values]
-    answer = http.post(f"/v1/topics/{topic}/produce", json={"records": records})
-    assert answer.status_code == 200, answer.text
+    response = http.post(f"/v1/topics/{topic}/produce", json={"records": records})
+    assert response.status_code == 200, response.text
 
 
 def polled(http: httpx.Client, group: str, count: int, **query: Any) -> list[dict[str, Any]]:
@@ -71,9 +71,9 @@ def polled(http: httpx.Client, group: str, count: int, **query: Any) -> list[dic
     give_up_at = time.monotonic() + TIMEOUT_SECONDS
     while len(found) < count and time.monotonic() < give_up_at:
         parameters: dict[str, Any] = {"timeout_ms": 2000, "format": "json"} | query
-        answer = http.get(f"/consumers/{group}/poll", params=parameters)
-        assert answer.status_code == 200, answer.text
-        found += answer.json()["messages"]
+        response = http.get(f"/consumers/{group}/poll", params=parameters)
+        assert response.status_code == 200, response.text
+        found += response.json()["messages"]
     return found
 
 
@@ -178,16 +178,16 @@ def test_a_stream(http: httpx.Client) -> None:
     put(http, topic, 0, 1)
     put(http, topic, 2, partition=1)
     path = f"/topics/{topic}/stream"
-    with http.stream("GET", path, params={"from": "earliest", "format": "json"}) as answer:
-        events = read_events(answer.iter_lines())
+    with http.stream("GET", path, params={"from": "earliest", "format": "json"}) as response:
+        events = read_events(response.iter_lines())
         seen = list(itertools.islice(events, 3))
         assert sorted(event.data["value"] for event in seen) == [0, 1, 2]
         put(http, topic, 3)
         live = next(events)
         assert (live.data["value"], live.id) == (3, "0:3,1:1")
     put(http, topic, 4, partition=1)
-    with http.stream("GET", path, params={"format": "json"}, headers={"Last-Event-ID": live.id}) as answer:
-        events = read_events(answer.iter_lines())
+    with http.stream("GET", path, params={"format": "json"}, headers={"Last-Event-ID": live.id}) as response:
+        events = read_events(response.iter_lines())
         assert next(events).data["value"] == 4
         assert http.delete(f"/topics/{topic}").status_code == 204
         assert [event.name for event in events][-1] == "gone"

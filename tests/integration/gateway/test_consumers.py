@@ -82,10 +82,10 @@ def put(producer: Producer, topic: str) -> Callable[..., None]:
     return put
 
 
-def refusal(answer: httpx.Response, status: int, code: int | None = None) -> str:
+def refusal(response: httpx.Response, status: int, code: int | None = None) -> str:
     """Checks that it is an error as every error is, and returns all of its text."""
-    assert answer.status_code == status, answer.text
-    document = answer.json()
+    assert response.status_code == status, response.text
+    document = response.json()
     assert set(document) == {"error_code", "message", "hint"} and document["hint"]
     if code is not None:
         assert document["error_code"] == code
@@ -93,16 +93,16 @@ def refusal(answer: httpx.Response, status: int, code: int | None = None) -> str
 
 
 def poll(http: httpx.Client, group: str, **query: Any) -> list[dict[str, Any]]:
-    answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 20_000} | query)
-    assert answer.status_code == 200, answer.text
-    assert set(answer.json()) == {"messages"}
-    return list(answer.json()["messages"])
+    response = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 20_000} | query)
+    assert response.status_code == 200, response.text
+    assert set(response.json()) == {"messages"}
+    return list(response.json()["messages"])
 
 
 def subscribe(http: httpx.Client, group: str, topic: str, **more: Any) -> dict[str, Any]:
-    answer = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic]} | more)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    response = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic]} | more)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
 
 
 def until(holds: Callable[[], bool], within_s: float = TIMEOUT_SECONDS) -> None:
@@ -113,8 +113,8 @@ def until(holds: Callable[[], bool], within_s: float = TIMEOUT_SECONDS) -> None:
 
 
 def owned(http: httpx.Client, group: str, instance: str = "") -> list[int]:
-    answer = http.get(f"/consumers/{group}", params={"instance_id": instance} if instance else {})
-    (shown,) = answer.json()["consumers"]
+    response = http.get(f"/consumers/{group}", params={"instance_id": instance} if instance else {})
+    (shown,) = response.json()["consumers"]
     return [row["partition"] for row in shown["partitions"] if row["position"] is not None]
 
 
@@ -131,8 +131,8 @@ def test_the_api_as_it_was_drawn_up(http: httpx.Client, topic: str, group: str, 
     assert (row["topic"], row["partition"], row["key"]) == (topic, 0, "user_123")
     assert abs(row["timestamp"] - time.time() * 1000) < 60_000
     assert row["headers"] == {"trace_id": "abc"}
-    answer = http.post(f"/consumers/{group}/offsets", json={"offsets": {topic: {"0": 2}}})
-    assert answer.json() == {"offsets": {topic: {"0": 2}}}
+    response = http.post(f"/consumers/{group}/offsets", json={"offsets": {topic: {"0": 2}}})
+    assert response.json() == {"offsets": {topic: {"0": 2}}}
     assert [row["offset"] for row in poll(http, group)] == [2]
     assert poll(http, group, timeout_ms=50) == []
     sought = http.post(f"/consumers/{group}/seek", json={"topic": topic, "partition": 0, "offset": 1})
@@ -239,12 +239,12 @@ def test_a_batch_that_cannot_be_read_is_told_and_the_others_are_handed_out(
     told: list[str] = []
 
     def ask() -> None:
-        answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1000, "format": "text"})
-        if answer.status_code == 200:
-            seen.extend(row["value"] for row in answer.json()["messages"])
+        response = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1000, "format": "text"})
+        if response.status_code == 200:
+            seen.extend(row["value"] for row in response.json()["messages"])
         else:
-            told.append(refusal(answer, 502, 50203))
-            assert answer.json()["hint"] in ("seek to offset 3, after the batch", "seek past the batch")
+            told.append(refusal(response, 502, 50203))
+            assert response.json()["hint"] in ("seek to offset 3, after the batch", "seek past the batch")
 
     def has_all() -> bool:
         ask()
@@ -287,8 +287,8 @@ def test_who_may_not_poll(http: httpx.Client, topic: str, group: str, put: Calla
 
 def test_one_poll_at_a_time(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
     subscribe(http, group, topic)
-    answers: list[list[Any]] = []
-    waiting = threading.Thread(target=lambda: answers.append(poll(http, group, format="text")))
+    responses: list[list[Any]] = []
+    waiting = threading.Thread(target=lambda: responses.append(poll(http, group, format="text")))
     waiting.start()
     until(lambda: bool(http.get(f"/consumers/{group}").json()["consumers"][0]["polling"]))
     refusal(http.get(f"/consumers/{group}/poll"), 409, 40907)
@@ -296,7 +296,7 @@ def test_one_poll_at_a_time(http: httpx.Client, topic: str, group: str, put: Cal
     refusal(http.post(f"/consumers/{group}/seek", json=body), 409, 40907)
     put(b"x")
     waiting.join(TIMEOUT_SECONDS)
-    assert [row["value"] for row in answers[0]] == ["x"]
+    assert [row["value"] for row in responses[0]] == ["x"]
 
 
 def test_expiry(http: httpx.Client, topic: str, group: str) -> None:
@@ -307,8 +307,8 @@ def test_expiry(http: httpx.Client, topic: str, group: str) -> None:
 
     until(lives_while_it_polls)
     until(lambda: not http.get("/consumers", params={"limit": 1000}).text.count(f'"{group}"'))
-    answer = http.get(f"/consumers/{group}/poll", params={"instance_id": "brief"})
-    assert "subscribe" in refusal(answer, 410, 41001)
+    response = http.get(f"/consumers/{group}/poll", params={"instance_id": "brief"})
+    assert "subscribe" in refusal(response, 410, 41001)
     refusal(http.post(f"/consumers/{group}/offsets"), 410, 41001)
     subscribe(http, group, topic, instance_id="brief")
     assert http.get(f"/consumers/{group}/poll", params={"timeout_ms": 0}).status_code == 200
@@ -324,8 +324,8 @@ def test_several_members_share_the_partitions(
     put(b"0", partition=0)
     put(b"1", partition=1)
     seen = poll(http, group, instance_id="a", format="text")
-    answer = http.get(f"/consumers/{group}/poll?timeout_ms=20000&format=text", headers={"Consumer-Instance-Id": "b"})
-    seen += answer.json()["messages"]
+    response = http.get(f"/consumers/{group}/poll?timeout_ms=20000&format=text", headers={"Consumer-Instance-Id": "b"})
+    seen += response.json()["messages"]
     assert sorted(row["value"] for row in seen) == ["0", "1"]
     assert http.delete(f"/consumers/{group}", params={"instance_id": "a"}).status_code == 204
     until(lambda: len(owned(http, group, "b")) == 2)
@@ -421,9 +421,9 @@ def test_a_member_that_is_thrown_out_begins_again(
     assert len(poll(http, group)) == 1
     fields = {"group_id": group, "member_id": member, "member_epoch": -1, "topic_partitions": None}
     cluster.call_coordinator(group, CoordinatorKind.GROUP, "consumer_group_heartbeat", **fields)
-    answer = http.post(f"/consumers/{group}/offsets")
-    if answer.status_code != 200:  # unless it has heard of it already, and begun again
-        assert "poll again" in refusal(answer, 409, 40904)
+    response = http.post(f"/consumers/{group}/offsets")
+    if response.status_code != 200:  # unless it has heard of it already, and begun again
+        assert "poll again" in refusal(response, 409, 40904)
     assert [row["offset"] for row in poll(http, group)] == [0]
     assert http.post(f"/consumers/{group}/offsets").status_code == 200
 
@@ -445,14 +445,14 @@ def test_a_caller_that_vanishes_loses_nothing(
 
 def test_a_poll_of_a_consumer_that_is_closed(http: httpx.Client, topic: str, group: str) -> None:
     subscribe(http, group, topic)
-    answers: list[httpx.Response] = []
+    responses: list[httpx.Response] = []
     path = f"/consumers/{group}/poll?timeout_ms=30000"
-    waiting = threading.Thread(target=lambda: answers.append(http.get(path)))
+    waiting = threading.Thread(target=lambda: responses.append(http.get(path)))
     waiting.start()
     until(lambda: bool(http.get(f"/consumers/{group}").json()["consumers"][0]["polling"]))
     assert http.delete(f"/consumers/{group}").status_code == 204
     waiting.join(TIMEOUT_SECONDS)
-    refusal(answers[0], 410, 41001)
+    refusal(responses[0], 410, 41001)
 
 
 def test_aborted_transactions_are_not_seen(
@@ -499,17 +499,17 @@ def test_a_gateway_that_stops_leaves_its_groups(
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     options = GatewayOptions(broker.bootstrap_servers, limits=Limits(max_consumers=1))
-    answers: list[httpx.Response] = []
+    responses: list[httpx.Response] = []
     with Gateway(options) as gateway, httpx.Client(base_url=gateway.url, timeout=70) as http:
         subscribe(http, group, topic)
-        answer = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic], "instance_id": "second"})
-        refusal(answer, 429, 42901)
+        response = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic], "instance_id": "second"})
+        refusal(response, 429, 42901)
         described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS)
         assert len(described.members) == 1
         url = f"{gateway.url}/consumers/{group}/poll?timeout_ms=60000"
-        waiting = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=70)))
+        waiting = threading.Thread(target=lambda: responses.append(httpx.get(url, timeout=70)))
         waiting.start()
         until(lambda: bool(httpx.get(f"{gateway.url}/consumers/{group}").json()["consumers"][0]["polling"]))
     waiting.join(TIMEOUT_SECONDS)
-    assert json.loads(answers[0].content) == {"messages": []}
+    assert json.loads(responses[0].content) == {"messages": []}
     assert admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS).members == []

@@ -82,11 +82,11 @@ def test_a_consumer_goes_on_when_leaders_and_its_coordinator_die(nodes: Embedded
         values: list[str] = []
 
         def read() -> None:
-            answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1_000, "format": "text"})
-            if answer.status_code in (503, 504):  # no one leads just now: said, not hidden
+            response = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1_000, "format": "text"})
+            if response.status_code in (503, 504):  # no one leads just now: said, not hidden
                 return
-            assert answer.status_code == 200, answer.text
-            for row in answer.json()["messages"]:
+            assert response.status_code == 200, response.text
+            for row in response.json()["messages"]:
                 handed.append((row["partition"], row["offset"]))
                 values.append(row["value"])
             if values:
@@ -174,8 +174,8 @@ def test_a_stream_goes_on_when_a_leader_dies(nodes: EmbeddedCluster, gateway: Ga
         victim = cluster.leader_of(TopicPartition(topic, 0)).node_id
         url = f"{gateway.url}/topics/{topic}/stream?from=earliest&format=text"
         ended = struck = False
-        with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as answer:
-            for line in answer.iter_lines():
+        with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as response:
+            for line in response.iter_lines():
                 if line.startswith('data: {"topic"'):
                     values.append(json.loads(line[6:])["value"])
                 if len(values) >= 200 and not struck:

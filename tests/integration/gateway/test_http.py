@@ -46,8 +46,8 @@ def test_errors_are_json(call: Caller) -> None:
         ("GET", "/subjects?deleted=perhaps", 400),
         ("GET", "/subjects?limit=ten", 400),
     ):
-        answer = call(method, path)
-        assert (answer.status, answer.code) == (status, status)
+        response = call(method, path)
+        assert (response.status, response.code) == (status, status)
     for raw in (b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000):
         assert call("POST", "/subjects/x/versions", raw=raw).code == 400
 
@@ -76,14 +76,14 @@ def test_halves_of_characters(call: Caller) -> None:
         ("/topics", rb'{"name": "x", "configs": {"a": "\ud800"}}'),
         ("/consumers/g/subscribe", rb'{"topics": ["\ud800"]}'),
     ):
-        answer = call("POST", path, raw=body)
-        assert (answer.status, answer.json["hint"]) == (400, "send whole characters"), path
+        response = call("POST", path, raw=body)
+        assert (response.status, response.json["hint"]) == (400, "send whole characters"), path
 
 
 def test_numbers_that_are_none(call: Caller) -> None:
     for path in ("/schemas/ids/{}", "/schemas/ids/{}/versions", "/subjects/s/versions/{}", "/subjects?limit={}"):
-        answer = call("GET", path.format("9" * 5000))
-        assert 400 <= answer.status < 500, path
+        response = call("GET", path.format("9" * 5000))
+        assert 400 <= response.status < 500, path
     for name in ("NaN", "Infinity", "-Infinity"):
         body = b'{"schema": "\\"string\\"", "metadata": {"properties": {"a": %s}}}' % name.encode()
         assert call("POST", "/subjects/no-number/versions", raw=body).status == 400
@@ -91,7 +91,7 @@ def test_numbers_that_are_none(call: Caller) -> None:
 
 
 def _told(gateway: Gateway, *pieces: bytes) -> bytes:
-    """All that is answered until the gateway closes the connection."""
+    """All that is sent until the gateway closes the connection."""
     host, port = gateway.address.split(":")
     with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
         try:
@@ -99,32 +99,32 @@ def _told(gateway: Gateway, *pieces: bytes) -> bytes:
                 connection.sendall(piece)
         except OSError:
             pass  # it was closed meanwhile
-        answer = b""
+        response = b""
         try:
             while found := connection.recv(4096):
-                answer += found
+                response += found
         except ConnectionResetError:
             pass
-    return answer
+    return response
 
 
 def test_heads_have_a_limit(gateway: Gateway, call: Caller) -> None:
     begin = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
     for endless in (begin + b"X: ", begin, b"GET /"):
         filler = b"a" * 40_000 if endless != begin else b"a: b\r\n" * 7_000
-        answer = _told(gateway, endless, filler, filler)
-        assert not answer or b" 431 " in answer or b" 400 " in answer, endless
+        response = _told(gateway, endless, filler, filler)
+        assert not response or b" 431 " in response or b" 400 " in response, endless
     whole = begin + b"X: " + b"a" * 30_000 + b"\r\n"
-    answer = _told(gateway, whole + b"\r\n", whole + b"Connection: close\r\n\r\n")
-    assert answer.count(b"200 OK") == 2, "each request has a head of its own"
+    response = _told(gateway, whole + b"\r\n", whole + b"Connection: close\r\n\r\n")
+    assert response.count(b"200 OK") == 2, "each request has a head of its own"
     assert call("GET", "/livez").status == 200
 
 
 def test_heads_have_a_time(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(careful_http, "HEAD_TIMEOUT_SECONDS", 0.3)
     for begin in (b"", b"GET / HT", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"):
-        answer = _told(gateway, begin)
-        assert b" 408 " in answer and b"send it faster" in answer, begin
+        response = _told(gateway, begin)
+        assert b" 408 " in response and b"send it faster" in response, begin
     whole = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert _told(gateway, whole).count(b"HTTP/1.1 ") == 1, "one that waits for the next request is only closed"
 
@@ -157,14 +157,14 @@ def test_bodies_may_be_gzip_within_the_limits(call: Caller) -> None:
     produced = call("POST", "/v1/topics/zipped/produce", raw=bomb, headers={"Content-Encoding": "gzip"})
     assert produced.status == 413
     for broken in (b"no gzip", gzip.compress(schema)[:-9], gzip.compress(schema) + b"rest"):
-        answer = call("POST", "/subjects/zipped/versions", raw=broken, headers={"Content-Encoding": "gzip"})
-        assert answer.code == 400 and "gzip" in answer.json["message"], broken
+        response = call("POST", "/subjects/zipped/versions", raw=broken, headers={"Content-Encoding": "gzip"})
+        assert response.code == 400 and "gzip" in response.json["message"], broken
     endless = gzip.compress(b"") * 5000 + gzip.compress(schema)  # no limit on the plain body ends it
-    answer = call("POST", "/subjects/zipped/versions", raw=endless, headers={"Content-Encoding": "gzip"})
-    assert answer.code == 400 and "empty members" in answer.json["message"]
+    response = call("POST", "/subjects/zipped/versions", raw=endless, headers={"Content-Encoding": "gzip"})
+    assert response.code == 400 and "empty members" in response.json["message"]
     for other in ("br", "gzip, gzip", "deflate"):
-        answer = call("POST", "/subjects/zipped/versions", raw=schema, headers={"Content-Encoding": other})
-        assert (answer.code, answer.headers["accept-encoding"]) == (415, "gzip")
+        response = call("POST", "/subjects/zipped/versions", raw=schema, headers={"Content-Encoding": other})
+        assert (response.code, response.headers["accept-encoding"]) == (415, "gzip")
     record = json.dumps({"records": [{"value": {"n": 1}}]}).encode()
     call("POST", "/topics", {"name": "zipped-topic", "partitions": 1})
     sent = call(
@@ -179,13 +179,13 @@ def test_bodies_may_be_gzip_within_the_limits(call: Caller) -> None:
 
 
 def test_bodies_have_a_limit(call: Caller) -> None:
-    answer = call("POST", "/subjects/x/versions", raw=b"x" * (5 << 20))
-    assert answer.code == 413 and "send less" in answer.json["message"]
+    response = call("POST", "/subjects/x/versions", raw=b"x" * (5 << 20))
+    assert response.code == 413 and "send less" in response.json["message"]
 
 
 def test_a_schema_that_the_topic_cannot_take(call: Caller) -> None:
-    answer = call("POST", "/subjects/x/versions", {"schema": f'{{"type":"string","doc":"{"x" * (2 << 20)}"}}'})
-    assert answer.code == 42209 and "max.message.bytes" in answer.json["message"]
+    response = call("POST", "/subjects/x/versions", {"schema": f'{{"type":"string","doc":"{"x" * (2 << 20)}"}}'})
+    assert response.code == 42209 and "max.message.bytes" in response.json["message"]
     assert call("POST", "/subjects/small/versions", {"schema": '"string"'}).status == 200, "nothing is stuck"
 
 
@@ -315,8 +315,8 @@ def test_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
         import urllib.request
 
         context = ssl.create_default_context(cafile=str(certificate))
-        with urllib.request.urlopen(f"{gateway.url}/livez", context=context, timeout=TIMEOUT_SECONDS) as answer:
-            assert answer.status == 200
+        with urllib.request.urlopen(f"{gateway.url}/livez", context=context, timeout=TIMEOUT_SECONDS) as response:
+            assert response.status == 200
 
 
 @pytest.mark.timeout(300)
@@ -325,7 +325,7 @@ def test_a_broker_that_goes_and_comes_back() -> None:
         call = Caller(gateway.address)
         schema_id = call("POST", "/subjects/s/versions", {"schema": '"string"'}).json["id"]
         broker.stop()
-        assert call("GET", f"/schemas/ids/{schema_id}").status == 200, "what is known is answered"
+        assert call("GET", f"/schemas/ids/{schema_id}").status == 200, "what is known is returned"
         refused = call("POST", "/subjects/s/versions", {"schema": '"int"'})
         assert (refused.status, refused.code) == (500, 50002)
         assert call("GET", "/livez").status == 200

@@ -1,4 +1,4 @@
-"""Produce over HTTP, read back with a Kafka client: what was sent is what is in the log, or the answer says why not."""
+"""Produce over HTTP, read back with a Kafka client: what was sent is in the log, or the response says why not."""
 
 import asyncio
 import base64
@@ -75,9 +75,9 @@ def b64(data: bytes) -> str:
 
 def test_one_message(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     body = {"key": "user_123", "value": b64(b"\x00\xffhi"), "headers": {"trace_id": "abc"}, "partition": None}
-    answer = http.post(f"/topics/{topic}/messages", json=body)
-    assert answer.status_code == 200
-    told = answer.json()
+    response = http.post(f"/topics/{topic}/messages", json=body)
+    assert response.status_code == 200
+    told = response.json()
     assert set(told) == {"topic", "partition", "offset", "timestamp"} and told["topic"] == topic
     (message,) = read_all(broker, topic, 1)
     assert (message.key(), message.value(), message.headers()) == (b"user_123", b"\x00\xffhi", [("trace_id", b"abc")])
@@ -112,9 +112,9 @@ def test_json_values_are_kept_byte_for_byte(http: httpx.Client, broker: Embedded
         + value
         + b', "partition": 0}, {"value": null, "partition": 0}]}'
     )
-    answer = http.post(f"/v1/topics/{topic}/produce", content=raw, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 200 and answer.json()["topic"] == topic
-    assert [row["offset"] for row in answer.json()["offsets"]] == [0, 1]
+    response = http.post(f"/v1/topics/{topic}/produce", content=raw, headers={"Content-Type": "application/json"})
+    assert response.status_code == 200 and response.json()["topic"] == topic
+    assert [row["offset"] for row in response.json()["offsets"]] == [0, 1]
     first, second = read_all(broker, topic, 2)
     assert (first.key(), first.value(), second.key(), second.value()) == (b"user_897123", value, None, None)
 
@@ -141,8 +141,8 @@ def test_values_of_a_schema(http: httpx.Client, gateway: Gateway, broker: Embedd
     made = registered.json()
     path = f"/v1/topics/{topic}/produce?value_format=schema"
     body = {"records": [{"value": {"n": 5}, "partition": 0}, {"value": {"n": {"long": 6}}, "partition": 0}]}
-    answer = http.post(path, json=body)
-    assert answer.status_code == 200, answer.text
+    response = http.post(path, json=body)
+    assert response.status_code == 200, response.text
     assert http.post(f"{path}&value_schema_id={made['id']}", json=body).status_code == 200
     refused = http.post(path, json={"records": [{"value": {"n": 5}}, {"value": {"n": "five"}}]})
     assert refused.status_code == 422 and "record 1" in refused.json()["message"]
@@ -185,9 +185,9 @@ def test_values_of_a_schema(http: httpx.Client, gateway: Gateway, broker: Embedd
     ],
 )
 def test_bad_requests(http: httpx.Client, topic: str, path: str, body: bytes, status: int) -> None:
-    answer = http.post(f"/topics/{topic}/{path}", content=body)
-    assert answer.status_code == status or (status == 400 and answer.status_code == 422)
-    assert set(answer.json()) == {"error_code", "message", "hint"}
+    response = http.post(f"/topics/{topic}/{path}", content=body)
+    assert response.status_code == status or (status == 400 and response.status_code == 422)
+    assert set(response.json()) == {"error_code", "message", "hint"}
 
 
 def test_headers_are_kept_whole(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
@@ -199,8 +199,8 @@ def test_headers_are_kept_whole(http: httpx.Client, broker: EmbeddedBroker, topi
 
 def test_names_that_are_no_topics(http: httpx.Client) -> None:
     for name in ("a%2Fb", "%00", "x" * 300):
-        answer = http.post(f"/topics/{name}/messages", json={"value": ""})
-        assert (answer.status_code, answer.json()["error_code"]) == (400, 40002)
+        response = http.post(f"/topics/{name}/messages", json={"value": ""})
+        assert (response.status_code, response.json()["error_code"]) == (400, 40002)
     assert http.post("/topics/__consumer_offsets/messages", json={"value": ""}).status_code == 403
 
 
@@ -214,9 +214,9 @@ def test_each_record_has_its_own_outcome(http: httpx.Client, broker: EmbeddedBro
     messages: list[dict[str, Any]] = [{}, {}]
     for partition, size in enumerate((10, 3000)):  # in one partition they could share a batch, and be refused together
         messages[partition] = {"value": b64(b"x" * size), "partition": partition}
-    answer = http.post(f"/topics/{small}/messages/batch", json={"messages": messages})
-    assert answer.status_code == 207
-    first, second = answer.json()["offsets"]
+    response = http.post(f"/topics/{small}/messages/batch", json={"messages": messages})
+    assert response.status_code == 207
+    first, second = response.json()["offsets"]
     assert first["offset"] == 0 and second["error_code"] == 41301 and "max.message.bytes" in second["hint"]
     refused = http.post(f"/topics/{small}/messages", json=messages[1])
     assert (refused.status_code, refused.json()["error_code"]) == (413, 41301)
@@ -242,16 +242,16 @@ def test_a_body_that_does_not_come_keeps_no_one_out(broker: EmbeddedBroker) -> N
         host, port = gateway.address.split(":")
         with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as slow:
             slow.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n{{".encode())
-            answer = b"".join(iter(lambda: slow.recv(4096), b""))  # the gateway closes it
-        assert answer.startswith(b"HTTP/1.1 408 ") and b"send it faster" in answer
+            response = b"".join(iter(lambda: slow.recv(4096), b""))  # the gateway closes it
+        assert response.startswith(b"HTTP/1.1 408 ") and b"send it faster" in response
         assert httpx.post(gateway.url + path, json={"value": b64(b"x" * 600)}, trust_env=False).status_code == 200
 
 
 def test_a_request_larger_than_all_that_may_wait_is_taken_when_it_is_alone(broker: EmbeddedBroker, topic: str) -> None:
     limits = Limits(max_in_flight_bytes=100_000)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
-        answer = httpx.post(f"{gateway.url}/topics/{topic}/messages", json={"value": b64(bytes(3 << 20))})
-        assert answer.status_code == 413, answer.text  # the broker's word, which librdkafka must have asked for
+        response = httpx.post(f"{gateway.url}/topics/{topic}/messages", json={"value": b64(bytes(3 << 20))})
+        assert response.status_code == 413, response.text  # the broker's word, which librdkafka must have asked for
 
 
 def test_every_record_has_an_outcome_when_nothing_is_heard(
@@ -299,9 +299,9 @@ def test_a_report_that_fails_leaves_the_others_heard(
 async def _crowd(url: str, path: str) -> set[int]:
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_SECONDS, trust_env=False) as http:
         body = {"messages": [{"value": b64(b"x" * 6000)}]}
-        answers = await asyncio.gather(*(http.post(path, json=body) for _ in range(30)))
-        assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)
-        return {answer.status_code for answer in answers}
+        responses = await asyncio.gather(*(http.post(path, json=body) for _ in range(30)))
+        assert all("retry-after" in response.headers for response in responses if response.status_code == 429)
+        return {response.status_code for response in responses}
 
 
 def test_with_curl(gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None:

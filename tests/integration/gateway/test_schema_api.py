@@ -1,4 +1,4 @@
-"""The registry's API over HTTP: paths, answers, and Confluent's error codes."""
+"""The registry's API over HTTP: paths, responses, and Confluent's error codes."""
 
 import json
 from typing import Any
@@ -91,9 +91,9 @@ def test_what_is_missing_has_its_code(call: Caller) -> None:
     ],
 )
 def test_a_schema_that_is_not_valid_is_refused_with_the_reason(call: Caller, body: dict[str, Any], says: str) -> None:
-    answer = call("POST", "/subjects/bad/versions", body)
-    assert (answer.status, answer.code) == (422, 42201)
-    assert says in answer.json["message"]
+    response = call("POST", "/subjects/bad/versions", body)
+    assert (response.status, response.code) == (422, 42201)
+    assert says in response.json["message"]
 
 
 def test_versions_that_are_none(call: Caller) -> None:
@@ -255,5 +255,5 @@ def test_identity_and_version_of_the_registry(call: Caller) -> None:
 
 
 def test_an_unknown_compatibility_level_is_named_as_confluent_names_it(call: Caller) -> None:
-    answer = call("PUT", "/config", {"compatibility": "SIDEWAYS"})
-    assert answer.code == 42203 and answer.json["message"].startswith("Invalid compatibility level")
+    response = call("PUT", "/config", {"compatibility": "SIDEWAYS"})
+    assert response.code == 42203 and response.json["message"].startswith("Invalid compatibility level")

@@ -97,10 +97,10 @@ def stream(gateway: Gateway, topic: str) -> Callable[..., Any]:
         url = f"{gateway.url}/topics/{name}/stream"
         with httpx.stream(
             "GET", url, params={"format": "text"} | query, headers=headers, timeout=TIMEOUT_SECONDS
-        ) as answer:
-            assert answer.status_code == 200, answer.read()
-            assert answer.headers["content-type"].startswith("text/event-stream")
-            yield read_events(answer.iter_lines())
+        ) as response:
+            assert response.status_code == 200, response.read()
+            assert response.headers["content-type"].startswith("text/event-stream")
+            yield read_events(response.iter_lines())
 
     return stream
 
@@ -143,14 +143,14 @@ def test_resuming_misses_and_repeats_nothing(stream: Callable[..., Any], put: Ca
 
 def test_a_stream_without_events_resumes_too(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
     put("before")
-    with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=TIMEOUT_SECONDS) as answer:
-        lines = answer.iter_lines()
+    with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=TIMEOUT_SECONDS) as response:
+        lines = response.iter_lines()
         (last,) = itertools.islice((line[4:] for line in lines if line.startswith("id: ")), 1)
     assert last == "0:1,1:0"
     put("between")
     url = f"{gateway.url}/topics/{topic}/stream?last_event_id={last}&format=text"
-    with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as answer:
-        assert values(read_events(answer.iter_lines()), 1) == ["between"]
+    with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as response:
+        assert values(read_events(response.iter_lines()), 1) == ["between"]
 
 
 def test_where_to_begin(stream: Callable[..., Any], put: Callable[..., None]) -> None:
@@ -172,8 +172,8 @@ def test_only_some_partitions(stream: Callable[..., Any], put: Callable[..., Non
 def test_requests_that_make_no_sense(gateway: Gateway, topic: str) -> None:
     base = f"{gateway.url}/topics/{topic}/stream"
     for query, status in (("from=then", 400), ("partition=x", 400), ("partition=2", 404), ("format=xml", 400)):
-        answer = httpx.get(f"{base}?{query}")
-        assert answer.status_code == status and set(answer.json()) == {"error_code", "message", "hint"}
+        response = httpx.get(f"{base}?{query}")
+        assert response.status_code == status and set(response.json()) == {"error_code", "message", "hint"}
     assert httpx.get(base, headers={"Last-Event-ID": "somewhere"}).status_code == 400
     assert httpx.get(f"{gateway.url}/topics/not-there/stream").status_code == 404
     assert httpx.head(base).status_code == 405
@@ -313,8 +313,8 @@ def test_partitions_that_are_added_to_a_busy_topic(
     monkeypatch.setattr(stream_tail, "_PARTITION_CHECK_SECONDS", 1.0)
     with stream() as events:
         rows = [{"name": topic, "count": 3, "assignments": None}]
-        answer = cluster.call("create_partitions", topics=rows, timeout_ms=10_000, validate_only=False)
-        assert answer.results[0].error_code == 0
+        response = cluster.call("create_partitions", topics=rows, timeout_ms=10_000, validate_only=False)
+        assert response.results[0].error_code == 0
         put("new", partition=2)
         for _ in range(100):
             put("busy")
@@ -339,8 +339,8 @@ def test_a_topic_that_is_deleted(
     put("last")
     with stream(**{"from": "earliest"}) as events:
         assert values(events, 1) == ["last"]
-        answer = cluster.call("delete_topics", topics=[{"name": topic}], topic_names=[topic], timeout_ms=30_000)
-        assert answer.responses[0].error_code == 0
+        response = cluster.call("delete_topics", topics=[{"name": topic}], topic_names=[topic], timeout_ms=30_000)
+        assert response.responses[0].error_code == 0
         names = [event.name for event in events]
     assert names[-1] == "gone" and set(names) <= {"trouble", "gone"}
 
@@ -349,8 +349,8 @@ def test_limits_and_the_end(broker: EmbeddedBroker, topic: str) -> None:
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=Limits(max_streams=1))) as gateway:
         url = f"{gateway.url}/topics/{topic}/stream"
         stopper = threading.Thread(target=gateway.stop)
-        with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as answer:
-            lines = answer.iter_lines()
+        with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as response:
+            lines = response.iter_lines()
             next(lines)
             refused = httpx.get(url)
             assert (refused.status_code, refused.json()["error_code"]) == (429, 42901)
@@ -383,8 +383,8 @@ def test_streams_that_come_together_are_counted_together(
             may_go.set()
             assert [second.result().status_code, first.result().status_code] == [429, 404]
         for _ in range(2):  # places of streams that came to nothing are free again
-            with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=TIMEOUT_SECONDS) as answer:
-                assert answer.status_code == 200
+            with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=TIMEOUT_SECONDS) as response:
+                assert response.status_code == 200
             deadline = time.monotonic() + TIMEOUT_SECONDS
             while httpx.get(f"{gateway.url}/topics/not-there/stream").status_code == 429:  # until it is seen to be gone
                 assert time.monotonic() < deadline

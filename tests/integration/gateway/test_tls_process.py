@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tests.certificates import LOCAL_HOSTS, Authority, Files, Identity, authority
-from tests.integration.gateway.conftest import Answer
+from tests.integration.gateway.conftest import Response
 from tests.sasl import PASSWORD, Issuer, sasl_settings
 from tests.system.console.conftest import GatewayProcess
 from tests.waiting import TIMEOUT_SECONDS
@@ -96,15 +96,17 @@ class Secured:
         headers: dict[str, str] | None = None,
         certificate: Path | None = None,
         trusted: Path | None = None,
-    ) -> Answer:
+    ) -> Response:
         context = ssl.create_default_context(cafile=str(trusted or self.own.ca))
         if certificate is not None:
             context.load_cert_chain(certificate)
         connection = http.client.HTTPSConnection(self.address, timeout=TIMEOUT_SECONDS, context=context)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers or {})
-            answer = connection.getresponse()
-            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+            response = connection.getresponse()
+            return Response(
+                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+            )
         finally:
             connection.close()
 
@@ -153,9 +155,9 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def topics(answer: Answer) -> list[str]:
-    assert answer.status == 200, answer.body
-    return [row["name"] for row in answer.json["topics"]]
+def topics(response: Response) -> list[str]:
+    assert response.status == 200, response.body
+    return [row["name"] for row in response.json["topics"]]
 
 
 # Bearer tokens
@@ -275,9 +277,9 @@ def test_an_authority_that_is_removed_is_not_trusted_any_more(
 
 def test_browsers_are_told_to_use_https_only(secured: Secured) -> None:
     for path, status in (("/livez", 200), ("/topics", 401), ("/console/sign-in", 200)):
-        answer = secured("GET", path)
-        assert answer.status == status
-        assert answer.headers["strict-transport-security"] == "max-age=31536000", path
+        response = secured("GET", path)
+        assert response.status == status
+        assert response.headers["strict-transport-security"] == "max-age=31536000", path
     sign_in = secured("GET", "/console/sign-in")
     assert "Secure" in sign_in.headers["set-cookie"] and "HttpOnly" in sign_in.headers["set-cookie"]
 

@@ -45,9 +45,9 @@ def post(http: httpx.Client, path: str, body: Any, type_: str = V2) -> httpx.Res
     return http.post(path, content=b"" if body is None else json.dumps(body), headers={"Content-Type": type_})
 
 
-def refused(answer: httpx.Response, status: int, code: int) -> None:
-    assert (answer.status_code, answer.json()["error_code"]) == (status, code), answer.text
-    assert set(answer.json()) == {"error_code", "message"}
+def refused(response: httpx.Response, status: int, code: int) -> None:
+    assert (response.status_code, response.json()["error_code"]) == (status, code), response.text
+    assert set(response.json()) == {"error_code", "message"}
 
 
 class Instance:
@@ -81,9 +81,9 @@ class Instance:
         found: list[dict[str, Any]] = []
 
         def enough() -> bool:
-            answer = self.get("records?timeout=5000&max_bytes=300000", headers={"Accept": of(self.format)})
-            assert answer.status_code == 200 and answer.headers["content-type"] == of(self.format), answer.text
-            found.extend(answer.json())
+            response = self.get("records?timeout=5000&max_bytes=300000", headers={"Accept": of(self.format)})
+            assert response.status_code == 200 and response.headers["content-type"] == of(self.format), response.text
+            found.extend(response.json())
             return len(found) >= count
 
         until(enough)

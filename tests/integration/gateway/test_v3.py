@@ -37,13 +37,13 @@ def topic(broker: EmbeddedBroker) -> str:
     return make_topic(broker, 2)
 
 
-def refused(answer: httpx.Response, status: int, code: int) -> None:
-    assert answer.status_code == status
-    assert set(answer.json()) == {"error_code", "message"} and answer.json()["error_code"] == code
+def refused(response: httpx.Response, status: int, code: int) -> None:
+    assert response.status_code == status
+    assert set(response.json()) == {"error_code", "message"} and response.json()["error_code"] == code
 
 
-def lines(answer: httpx.Response) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in answer.text.splitlines() if line]
+def lines(response: httpx.Response) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in response.text.splitlines() if line]
 
 
 def test_offsets_of_a_partition(api: httpx.Client, gateway: Gateway, topic: str) -> None:
@@ -207,9 +207,9 @@ def test_one_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> No
         "value": {"type": "JSON", "data": {"n": 1}},
         "timestamp": "2021-02-05T19:14:42Z",
     }
-    answer = api.post(f"topics/{topic}/records", json=body)
-    assert answer.status_code == 200
-    told = answer.json()
+    response = api.post(f"topics/{topic}/records", json=body)
+    assert response.status_code == 200
+    told = response.json()
     assert told.pop("cluster_id")
     assert told == {
         "error_code": 200,
@@ -254,16 +254,16 @@ def test_answers_come_while_records_are_still_sent(gateway: Gateway, api: httpx.
     with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: {gateway.address}\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head.encode())
-        answer = http.client.HTTPResponse(connection)
+        response = http.client.HTTPResponse(connection)
         for number in range(3):
             record = json.dumps({"partition_id": 0, "value": {"type": "JSON", "data": number}}).encode()
             for part in (record[:9], record[9:]):  # a record may come in pieces
                 connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
             if not number:
-                answer.begin()
-            assert json.loads(answer.readline())["offset"] == number
+                response.begin()
+            assert json.loads(response.readline())["offset"] == number
         connection.sendall(b"0\r\n\r\n")
-        assert answer.read().strip() == b""
+        assert response.read().strip() == b""
 
 
 def test_times(api: httpx.Client, broker: EmbeddedBroker) -> None:
@@ -378,18 +378,18 @@ def test_a_reassignment_is_started_or_refused(api: httpx.Client, topic: str) -> 
 
 
 def test_acls_without_an_authorizer_are_refused(api: httpx.Client) -> None:
-    answer = api.get("acls")
-    refused(answer, 400, 40002)
-    assert "authorizer" in answer.json()["message"]
+    response = api.get("acls")
+    refused(response, 400, 40002)
+    assert "authorizer" in response.json()["message"]
 
 
 def test_a_batch(api: httpx.Client, topic: str) -> None:
     entries: list[dict[str, Any]] = [{"id": str(n), "value": {"type": "STRING", "data": "x"}} for n in range(3)]
     entries[1]["value"]["data"] = 5
-    answer = api.post(f"topics/{topic}/records:batch", json={"entries": entries})
-    assert answer.status_code == 207
-    assert [row["id"] for row in answer.json()["successes"]] == ["0", "2"]
-    assert [(row["id"], row["error_code"]) for row in answer.json()["failures"]] == [("1", 400)]
+    response = api.post(f"topics/{topic}/records:batch", json={"entries": entries})
+    assert response.status_code == 207
+    assert [row["id"] for row in response.json()["successes"]] == ["0", "2"]
+    assert [(row["id"], row["error_code"]) for row in response.json()["failures"]] == [("1", 400)]
     refused(api.post(f"topics/{topic}/records:batch", json={"entries": [entries[0], entries[0]]}), 400, 400)
 
 

@@ -88,8 +88,8 @@ class SecuredKafka:
                 salted = hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, _ITERATIONS)
                 row = {"name": name, "mechanism": number, "iterations": _ITERATIONS}
                 rows = [row | {"salt": salt, "salted_password": salted}]
-                answer = cluster.call("alter_user_scram_credentials", deletions=[], upsertions=rows)
-                assert [row.error_code for row in answer.results] == [0], answer
+                response = cluster.call("alter_user_scram_credentials", deletions=[], upsertions=rows)
+                assert [row.error_code for row in response.results] == [0], response
 
 
 @contextmanager

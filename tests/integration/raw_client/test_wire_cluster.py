@@ -125,8 +125,8 @@ def test_a_fetch_that_waits_blocks_no_one(
 def test_offsets_out_of_range(cluster: Cluster, millstream_broker: EmbeddedBroker, place: TopicPartition) -> None:
     write(millstream_broker, place, b"a", b"b", b"c")
     row = {"partition_index": place.partition, "offset": 2}
-    answer = cluster.call("delete_records", topics=[{"name": place.topic, "partitions": [row]}], timeout_ms=5000)
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = cluster.call("delete_records", topics=[{"name": place.topic, "partitions": [row]}], timeout_ms=5000)
+    assert response.topics[0].partitions[0].error_code == 0
     for offset, why in ((0, "deleted"), (4, "not written yet")):
         with pytest.raises(OffsetOutOfRangeError, match=why) as caught:
             cluster.fetch(place, offset, max_bytes=1000, max_wait_ms=1)
@@ -235,7 +235,7 @@ def test_calls(cluster: Cluster) -> None:
     assert cluster.call("describe_cluster").cluster_id
     assert cluster.call("describe_log_dirs", node=broker.node_id, topics=None).results
     for _ in range(2):
-        answer = cluster.call_coordinator(
+        response = cluster.call_coordinator(
             "some-id",
             CoordinatorKind.TRANSACTION,
             "init_producer_id",
@@ -244,7 +244,7 @@ def test_calls(cluster: Cluster) -> None:
             producer_id=-1,
             producer_epoch=-1,
         )
-        assert answer.error_code == 0
+        assert response.error_code == 0
     with pytest.raises(WireError, match="no common version of fetch"):
         cluster.call("fetch", at_most=1)
 

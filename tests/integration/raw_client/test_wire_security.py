@@ -37,8 +37,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         with Cluster(kafka.address("PLAINTEXT")) as cluster:
             cluster.create_topic(TOPIC, 1, 1)
             data = [{"name": TOPIC, "partition_data": [{"index": 0, "records": batch(b"hello")}]}]
-            answer = cluster.call("produce", at_most=12, acks=-1, timeout_ms=5000, topic_data=data)
-            assert answer.responses[0].partition_responses[0].error_code == 0
+            response = cluster.call("produce", at_most=12, acks=-1, timeout_ms=5000, topic_data=data)
+            assert response.responses[0].partition_responses[0].error_code == 0
         yield kafka
 
 

@@ -41,7 +41,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
             each.close()
 
 
-def answering(data: bytes) -> Callable[[socket.socket], None]:
+def responding(data: bytes) -> Callable[[socket.socket], None]:
     def serve(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(data)
@@ -68,7 +68,7 @@ def framed(correlation_id: int, body: bytes) -> bytes:
     ],
 )
 def test_strange_answers(data: bytes, said: str) -> None:
-    with listening(answering(data)) as address, Cluster(address, timeout_s=3.0) as cluster:
+    with listening(responding(data)) as address, Cluster(address, timeout_s=3.0) as cluster:
         with pytest.raises(UnreachableError, match=said) as caught:
             cluster.topics()
         assert not caught.value.late

@@ -24,7 +24,7 @@ _CALM_SECONDS = 2.0
 _ENOUGH = 200
 """Acknowledged records before the first fault."""
 _STALE_GRACE_SECONDS = 3.0
-"""After the end of a fault that allows stale reads: requests that were under way are answered by then."""
+"""After the end of a fault that allows stale reads: requests that were under way have responses by then."""
 
 
 @dataclass(frozen=True, slots=True)

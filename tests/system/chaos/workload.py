@@ -289,11 +289,11 @@ class GroupConsumer(Worker):
         operation = self.recorder.commit(name, GROUP, offsets)
         rows = [TopicPartition(TOPIC, partition, at) for partition, at in self._positions.items()]
         try:
-            answered = consumer.commit(offsets=rows, asynchronous=False)
+            committed = consumer.commit(offsets=rows, asynchronous=False)
         except KafkaException as problem:
             note_refusal(name, problem.args[0], self.problems)
             return
-        if answered is not None and all(each.error is None for each in answered):
+        if committed is not None and all(each.error is None for each in committed):
             self.recorder.committed(operation)
 
 

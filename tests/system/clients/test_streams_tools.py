@@ -65,9 +65,9 @@ def run_member(wire: wires.Wire) -> int:
 
     def has_tasks() -> bool:
         nonlocal epoch
-        answer = beat(wire, epoch)
-        epoch = answer.member_epoch
-        return bool(answer.active_tasks)
+        response = beat(wire, epoch)
+        epoch = response.member_epoch
+        return bool(response.active_tasks)
 
     if not joined.active_tasks:
         until(has_tasks, "the member got no tasks")

@@ -25,7 +25,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """`kafka-transactions.sh`; each answer is a table."""
+    """`kafka-transactions.sh`; each output is a table."""
 
     tools: KafkaTools
     bootstrap: str
@@ -100,8 +100,8 @@ def test_a_hanging_transaction_is_found_and_aborted(transactions: Transactions, 
         )
         # The last version of which the leader adds nothing to a transaction by itself.
         rows = [{"name": TOPIC, "partition_data": [{"index": 1, "records": data}]}]
-        answer = wire.call("produce", 11, transactional_id="lost", acks=-1, timeout_ms=10_000, topic_data=rows)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        response = wire.call("produce", 11, transactional_id="lost", acks=-1, timeout_ms=10_000, topic_data=rows)
+        assert response.responses[0].partition_responses[0].error_code == 0
     held = reader.consume(transactions.bootstrap, TOPIC, 1, 1, isolation="read_committed", timeout_ms=1500)
     assert held == []
     (row,) = transactions("find-hanging", "--topic", TOPIC)

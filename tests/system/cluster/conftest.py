@@ -43,7 +43,7 @@ def admin(address: str) -> AdminClient:
 def new_topic(address: str, name: str, partitions: int, replicas: int, config: Mapping[str, str] | None = None) -> None:
     """Asks the node at that address to create a topic."""
     new = NewTopic(name, partitions, replicas, config=dict(config or {}))
-    client = admin(address)  # kept until the answer is there
+    client = admin(address)  # kept until the response is there
     client.create_topics([new], operation_timeout=30)[name].result(TIMEOUT_SECONDS)
 
 

@@ -175,17 +175,17 @@ def _client(talk: PendingTalk, held: str, *, adds: bool, how: str) -> Client:
     return client
 
 
-def _is_taken(answer: Any) -> bool:
-    return not answer.responses[0].partition_responses[0].error_code
+def _is_taken(response: Any) -> bool:
+    return not response.responses[0].partition_responses[0].error_code
 
 
 def _ended(talk: PendingTalk, client: Client, how: str) -> Pending:
     label, before = talk.short[client.name], client.epoch
     if how in ("commit", "abort"):
         version = 5 if client.adds else 3
-        answer = talk.ask(f"{label} ends", "end_txn", version, committed=how == "commit", **client.who)
-        if client.adds and answer is not None:
-            client.id, client.epoch = answer.producer_id, answer.producer_epoch
+        response = talk.ask(f"{label} ends", "end_txn", version, committed=how == "commit", **client.who)
+        if client.adds and response is not None:
+            client.id, client.epoch = response.producer_id, response.producer_epoch
     elif how == "replaced":
         fields = {"transactional_id": client.name, "transaction_timeout_ms": 60_000}
         talk.ask(f"{label} ends", "init_producer_id", 5, **fields)

@@ -221,6 +221,6 @@ def _start_members(cluster: EmbeddedCluster, tmp_path: Path) -> dict[str, GroupM
 
 def _has_committed(cluster: EmbeddedCluster, group: str, ends: dict[int, int]) -> None:
     client: AdminClient = admin(cluster.bootstrap_servers)
-    (answer,) = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    offsets = {each.partition: each.offset for each in answer.result(TIMEOUT_SECONDS).topic_partitions}
+    (response,) = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    offsets = {each.partition: each.offset for each in response.result(TIMEOUT_SECONDS).topic_partitions}
     assert offsets == ends, f"{group} committed {offsets} of {ends}"

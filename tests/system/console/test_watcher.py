@@ -1,4 +1,4 @@
-"""The watcher with a cluster that answers as a test wants: hangs, deaths and returns, without any network."""
+"""The watcher with a cluster that responds as a test wants: hangs, deaths and returns, without any network."""
 
 import threading
 import time
@@ -46,7 +46,7 @@ class FakeCluster:
     def call(self, api: str, /, *, node: int | None = None, **fields: Any) -> Any:
         self.calls += 1
         if node is None and self.down == {1, 2, 3}:
-            raise UnreachableError("no broker answered")
+            raise UnreachableError("no broker responded")
         if node in self.down:
             raise UnreachableError(f"broker {node}: connection refused")
         if node in self.hanging:

@@ -25,7 +25,7 @@ _CALM_SECONDS = 1.0
 _DRAIN_SECONDS = 90.0
 _LEAVE_SECONDS = 60.0
 _STALE_GRACE_SECONDS = 3.0
-"""Requests that a deposed leader had under way are answered by then."""
+"""Requests that a deposed leader had under way have responses by then."""
 _SETTINGS = {
     "offsets.topic.num.partitions": "6",
     "transaction.state.log.num.partitions": "6",

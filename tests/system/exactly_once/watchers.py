@@ -76,7 +76,7 @@ class Reader:
             self._recorder.poll(self.name, invoked_at, records)
 
     def end_of(self, name: str) -> int | None:
-        """Where the partition ends for this reader, written down; None when no one answers."""
+        """Where the partition ends for this reader, written down; None when no broker responds."""
         invoked_at = self._recorder.now()
         try:
             _, end = self._consumer.get_watermark_offsets(place(name), timeout=_ASK_SECONDS, cached=False)
@@ -122,7 +122,7 @@ class Watcher(threading.Thread):
 def committed_offsets(
     bootstrap: str, group: str, partitions: Iterable[str], recorder: Recorder
 ) -> dict[str, int | None] | None:
-    """What the group has committed, not while a transaction may still change it; None when no one answers."""
+    """What the group has committed, not while a transaction may still change it; None when no broker responds."""
     consumer = consumer_of(bootstrap, committed_only=True, group=group)
     try:
         invoked_at = recorder.now()

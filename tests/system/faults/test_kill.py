@@ -13,7 +13,7 @@ from tests.wire import Closed, Wire, batch, values
 
 
 def produce_until_killed(address: str, partition: int, acked: list[int]) -> None:
-    """Pipelines small batches; every answer that comes back is a promise."""
+    """Pipelines small batches; every response that comes back is a promise."""
     try:
         with Wire(address) as wire:
             for value in range(1_000_000):

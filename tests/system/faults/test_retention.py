@@ -16,14 +16,14 @@ def test_a_slow_reader_gets_whole_what_is_deleted_meanwhile(broker: EmbeddedBrok
         write_numbers(wire, 30, size=900_000)
         fields = fetch_fields([(TOPIC, 0, 0)], partition_max_bytes=50 << 20)
         slow.send("fetch", 12, **fields)
-        (size,) = struct.unpack(">i", slow.receive_exactly(4))  # the answer is under way, most of it still in the file
+        (size,) = struct.unpack(">i", slow.receive_exactly(4))  # most of the response is still in the file
         assert size > 25_000_000
         records = [{"partition_index": 0, "offset": -1}]
         wire.call("delete_records", 2, topics=[{"name": TOPIC, "partitions": records}], timeout_ms=1000)
         wire.call("delete_topics", 6, topics=[{"name": TOPIC}], timeout_ms=1000)
         wait_until(lambda: not (broker.data_dir / f"{TOPIC}-0").exists())
-        _, answer = decode("fetch", 12, slow.receive_exactly(size))
-        found = values(answer.responses[0].partitions[0].records)
+        _, response = decode("fetch", 12, slow.receive_exactly(size))
+        found = values(response.responses[0].partitions[0].records)
         assert found == [number(value, 900_000) for value in range(30)]
 
 

@@ -29,8 +29,8 @@ def write_as_a_broker(address: str, data_dir: Path, topic: str, key: bytes, valu
     with Wire(address) as wire:
         act_as_broker(wire, data_dir)
         wire.send_raw(framed(header(schema.api_key, 12, 1, flexible=True, client_id=f"{BROKER_CLIENT_ID}9") + body))
-        answer = decode("produce", 12, wire.receive_raw())[1]
-    return int(answer.responses[0].partition_responses[0].error_code)
+        response = decode("produce", 12, wire.receive_raw())[1]
+    return int(response.responses[0].partition_responses[0].error_code)
 
 
 def transact(address: str) -> None:

@@ -95,13 +95,13 @@ class Target:
     # What must hold
 
     def probe(self) -> None:
-        """The broker answers someone new."""
+        """The broker responds to a new client."""
         try:
             with Wire(self.address) as wire:
                 wire.call("api_versions", 3, client_software_name="probe", client_software_version="1")
         except OSError as error:
             state = "runs" if self.broker.running else "is dead"
-            raise Trouble(f"no answer within {TIMEOUT_SECONDS:g} s ({error}); the broker's process {state}") from error
+            raise Trouble(f"no response within {TIMEOUT_SECONDS:g} s ({error}); its process {state}") from error
 
     def check_log(self) -> None:
         with open(self.broker.log_file, "rb") as log:

@@ -349,7 +349,7 @@ def test_vacuum_deletes_leftovers_and_nothing_else(tmp_path: Path, table_format:
 def test_a_commit_whose_answer_was_lost_keeps_its_files(
     tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store's client tries again after a lost answer, and finds that someone was faster: itself."""
+    """A store's client tries again after a lost response, and finds that someone was faster: itself."""
     table = opened(tmp_path / "t", table_format)
     files = written(table, records(0, 10))
     assert table.commit(files, AppTransaction("q", 0), replace=False)

@@ -170,7 +170,7 @@ class Side:
             node.prepare()
             node.start()
         for node in self.nodes.values():
-            node.wait_until_it_answers()
+            node.wait_until_it_responds()
 
     def stop(self) -> None:
         for node in self.nodes.values():
@@ -195,7 +195,7 @@ class Side:
         self.nodes[node].kill()
         yield
         self.nodes[node].start()
-        self.nodes[node].wait_until_it_answers()
+        self.nodes[node].wait_until_it_responds()
 
 
 # The clients

@@ -105,7 +105,7 @@ def test_a_reload_reads_users_again(tmp_path: Path) -> None:
 
 
 def test_several_nodes_are_one_service(tmp_path: Path) -> None:
-    """With --cores, the supervisor answers for all nodes: a hanging node stops its pings."""
+    """With --cores, the supervisor pings for all nodes: a hanging node stops its pings."""
     with broker(tmp_path, "--cores", "2") as service:
         service.wait_for("READY=1")
         assert service.messages.count("READY=1") == 1

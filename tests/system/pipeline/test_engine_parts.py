@@ -120,8 +120,8 @@ class TestMetrics:
     def test_it_is_served(self) -> None:
         server = MetricsServer(lambda: "a 1\n", 0)
         try:
-            with urllib.request.urlopen(server.address, timeout=TIMEOUT_SECONDS) as answer:
-                assert answer.read() == b"a 1\n"
+            with urllib.request.urlopen(server.address, timeout=TIMEOUT_SECONDS) as response:
+                assert response.read() == b"a 1\n"
             with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(server.address.replace("metrics", "else"), timeout=TIMEOUT_SECONDS)
             refused.value.close()

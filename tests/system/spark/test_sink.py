@@ -227,10 +227,10 @@ def test_a_stream_at_least_once_needs_no_transactions(sink: Sink, spark: SparkSe
     )
     query = run_stream(writer.trigger(availableNow=True).start)
     assert len(sink.values()) == 50
-    answer = sink.cluster.call(
+    response = sink.cluster.call(
         "list_transactions", state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
     )
-    assert not [row for row in answer.transaction_states if query.id in row.transactional_id]
+    assert not [row for row in response.transaction_states if query.id in row.transactional_id]
 
 
 class Run:

@@ -65,8 +65,8 @@ def _set_transaction_version(bootstrap: str, level: int) -> None:
             "allow_downgrade": True,
             "upgrade_type": 2,
         }
-        answer = cluster.call("update_features", timeout_ms=30_000, feature_updates=[update], validate_only=False)
-        assert not answer.error_code, answer.error_message
+        response = cluster.call("update_features", timeout_ms=30_000, feature_updates=[update], validate_only=False)
+        assert not response.error_code, response.error_message
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while Transactions(Cluster(bootstrap)).version != level:
             assert time.monotonic() < deadline
@@ -120,10 +120,10 @@ def test_batches_are_committed_whole_and_ids_do_not_pile_up(broker: str) -> None
         assert all(int(each.split("/")[0]) < batch for each in committed_values(query.cluster, query.topic))
         driver.commit(batch, writes)
     assert query.settled() == expected(0, 1, 2, 3)
-    answer = query.cluster.call(
+    response = query.cluster.call(
         "list_transactions", state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
     )
-    ids = [row.transactional_id for row in answer.transaction_states if query.sink in row.transactional_id]
+    ids = [row.transactional_id for row in response.transaction_states if query.sink in row.transactional_id]
     assert len(ids) == 4  # three tasks and the decider, after four batches
 
 

@@ -100,8 +100,8 @@ class Application:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
-        answer = self._said.get(timeout=LONG_TIMEOUT_SECONDS)[what]
-        return answer.split(",") if answer else []
+        response = self._said.get(timeout=LONG_TIMEOUT_SECONDS)[what]
+        return response.split(",") if response else []
 
     def close(self) -> None:
         """Ends as an application should: it leaves its group."""

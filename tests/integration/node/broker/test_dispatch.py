@@ -1,4 +1,4 @@
-"""From frame to answer: every API and version that is offered, and those that are not."""
+"""From frame to response: every API and version that is offered, and those that are not."""
 
 from typing import Any
 from uuid import UUID
@@ -72,17 +72,17 @@ def test_the_ranges_are_those_of_kafka_4(wire: Wire) -> None:
 @pytest.mark.parametrize("version", [5, 99, -1, 32_767])
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(wire: Wire, version: int) -> None:
     wire.send_raw(framed(header(18, version, 77, flexible=False) + b"\x02\x02anything"))
-    correlation_id, answer = decode("api_versions", 0, wire.receive_raw())
+    correlation_id, response = decode("api_versions", 0, wire.receive_raw())
     assert correlation_id == 77
-    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert any(row.api_key == 18 for row in answer.api_keys)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert any(row.api_key == 18 for row in response.api_keys)
     assert wire.call("api_versions", 0).error_code == 0  # and the connection goes on
 
 
 @pytest.mark.parametrize("name", ["", "-bad", "bad-", "white space", "é"])
 def test_api_versions_refuses_a_software_name_that_is_none(wire: Wire, name: str) -> None:
-    answer = wire.call("api_versions", 3, client_software_name=name, client_software_version="1")
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    response = wire.call("api_versions", 3, client_software_name=name, client_software_version="1")
+    assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(("key", "version"), [(-1, 0), (9999, 0), (3, 99), (3, -1), (1, 3), (1, 99), (0, 2), (0, 99)])

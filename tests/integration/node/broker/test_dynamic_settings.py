@@ -136,8 +136,8 @@ def test_loggers_of_another_node_and_mixed_requests(own: Wire) -> None:
     assert describe(own, LOGGER, "").error_code == ErrorCode.INVALID_REQUEST
     rows = [{"name": "root", "config_operation": SET, "value": "INFO"}]
     resources = [{"resource_type": kind, "resource_name": "7", "configs": rows} for kind in (LOGGER, BROKER)]
-    answer = own.call("incremental_alter_configs", 1, resources=resources, validate_only=True).responses
-    assert {row.resource_type: row.error_code for row in answer}[LOGGER] == ErrorCode.INVALID_REQUEST
+    response = own.call("incremental_alter_configs", 1, resources=resources, validate_only=True).responses
+    assert {row.resource_type: row.error_code for row in response}[LOGGER] == ErrorCode.INVALID_REQUEST
 
 
 def test_subscriptions_to_client_metrics_are_config_resources(own: Wire) -> None:

@@ -23,10 +23,10 @@ def timed(wire: Wire, new_name: Callable[[], str]) -> str:
 
 def offset(wire: Wire, topic: str, timestamp: int, version: int = 11, partition: int = 0, epoch: int = -1) -> Message:
     rows = [{"partition_index": partition, "current_leader_epoch": epoch, "timestamp": timestamp}]
-    answer = wire.call(
+    response = wire.call(
         "list_offsets", version, replica_id=-1, topics=[{"name": topic, "partitions": rows}], timeout_ms=1000
     )
-    row: Message = answer.topics[0].partitions[0]
+    row: Message = response.topics[0].partitions[0]
     return row
 
 
@@ -66,14 +66,14 @@ def test_list_offsets_refuses(wire: Wire, timed: str) -> None:
     assert offset(wire, "not-there", LATEST).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert offset(wire, timed, LATEST, epoch=9).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     twice = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}] * 2
-    answer = wire.call("list_offsets", 6, replica_id=-1, topics=[{"name": timed, "partitions": twice}])
-    assert {row.error_code for row in answer.topics[0].partitions} == {ErrorCode.INVALID_REQUEST}
+    response = wire.call("list_offsets", 6, replica_id=-1, topics=[{"name": timed, "partitions": twice}])
+    assert {row.error_code for row in response.topics[0].partitions} == {ErrorCode.INVALID_REQUEST}
 
 
 def epoch_end(wire: Wire, topic: str, epoch: int, current: int = -1, partition: int = 0) -> Message:
     rows = [{"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}]
-    answer = wire.call("offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": topic, "partitions": rows}])
-    row: Message = answer.topics[0].partitions[0]
+    response = wire.call("offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": topic, "partitions": rows}])
+    row: Message = response.topics[0].partitions[0]
     return row
 
 
@@ -89,8 +89,8 @@ def test_where_an_epoch_ends(wire: Wire, timed: str) -> None:
 
 def delete_before(wire: Wire, topic: str, at: int, partition: int = 0) -> Message:
     rows = [{"partition_index": partition, "offset": at}]
-    answer = wire.call("delete_records", 2, topics=[{"name": topic, "partitions": rows}], timeout_ms=1000)
-    row: Message = answer.topics[0].partitions[0]
+    response = wire.call("delete_records", 2, topics=[{"name": topic, "partitions": rows}], timeout_ms=1000)
+    row: Message = response.topics[0].partitions[0]
     return row
 
 

@@ -72,8 +72,8 @@ def next_record(reader: Consumer) -> Any:
 def committed(wire: Wire, group: str, topic: str, *, stable: bool = False) -> tuple[int, int]:
     """Error code and offset."""
     topics = [{"name": topic, "partition_indexes": [0]}]
-    answer = wire.call("offset_fetch", 7, group_id=group, topics=topics, require_stable=stable)
-    row = answer.topics[0].partitions[0]
+    response = wire.call("offset_fetch", 7, group_id=group, topics=topics, require_stable=stable)
+    row = response.topics[0].partitions[0]
     return row.error_code, row.committed_offset
 
 
@@ -135,16 +135,16 @@ class Raw:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while wire.call("find_coordinator", 4, key_type=1, coordinator_keys=[name]).coordinators[0].error_code:
             assert time.monotonic() < deadline
-        answer = self._with_retries("init_producer_id", 4, transactional_id=name, transaction_timeout_ms=60_000)
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = self._with_retries("init_producer_id", 4, transactional_id=name, transaction_timeout_ms=60_000)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     def _with_retries(self, api: str, version: int, **fields: Any) -> Any:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answer = self.wire.call(api, version, **fields)
-            if answer.error_code not in PASSING:
-                assert answer.error_code == 0, ErrorCode(answer.error_code)
-                return answer
+            response = self.wire.call(api, version, **fields)
+            if response.error_code not in PASSING:
+                assert response.error_code == 0, ErrorCode(response.error_code)
+                return response
             assert time.monotonic() < deadline
 
     @property
@@ -159,16 +159,16 @@ class Raw:
         topics = [{"name": topic, "partitions": rows}]
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answer = self.wire.call("txn_offset_commit", version, group_id=group, topics=topics, **self._identity)
-            code = int(answer.topics[0].partitions[0].error_code)
+            response = self.wire.call("txn_offset_commit", version, group_id=group, topics=topics, **self._identity)
+            code = int(response.topics[0].partitions[0].error_code)
             if code not in PASSING:
                 return code
             assert time.monotonic() < deadline
 
     def end(self, committed: bool, version: int) -> None:
-        answer = self._with_retries("end_txn", version, committed=committed, **self._identity)
+        response = self._with_retries("end_txn", version, committed=committed, **self._identity)
         if version >= 5:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
 
 def eventually_stable(wire: Wire, group: str, topic: str) -> int:

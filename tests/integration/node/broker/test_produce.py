@@ -59,9 +59,9 @@ def test_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
         (UUID(int=0), ErrorCode.UNKNOWN_TOPIC_ID),
     ):
         rows = [{"topic_id": wanted, "partition_data": [{"index": 0, "records": batch(b"x")}]}]
-        (answer,) = wire.call("produce", 13, acks=-1, timeout_ms=1000, topic_data=rows).responses
-        assert answer.topic_id == wanted
-        assert answer.partition_responses[0].error_code == code
+        (response,) = wire.call("produce", 13, acks=-1, timeout_ms=1000, topic_data=rows).responses
+        assert response.topic_id == wanted
+        assert response.partition_responses[0].error_code == code
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32_767])
@@ -175,8 +175,8 @@ def test_one_bad_partition_does_not_hinder_the_others(wire: Wire, topic: str) ->
         {"index": 1, "records": batch(b"good")},
         {"index": 9, "records": batch(b"x")},
     ]
-    answer = wire.call("produce", 9, acks=-1, timeout_ms=1000, topic_data=[{"name": topic, "partition_data": rows}])
-    codes = [row.error_code for row in answer.responses[0].partition_responses]
+    response = wire.call("produce", 9, acks=-1, timeout_ms=1000, topic_data=[{"name": topic, "partition_data": rows}])
+    codes = [row.error_code for row in response.responses[0].partition_responses]
     assert codes == [ErrorCode.CORRUPT_MESSAGE, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert values(wire.fetch(topic, partition=1).records) == [b"good"]
 

@@ -148,7 +148,7 @@ LED_HERE_NOW = PartitionState(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=
 
 
 def test_a_new_leader_takes_no_batch_of_an_unknown_producer_before_its_first(node: Node) -> None:
-    """The first waits for an answer of the old leader, who is cut off; taken, the second would stand for it."""
+    """The first waits for a response of the old leader, who is cut off; taken, the second would stand for it."""
     node.partition.become_follower(LED_ELSEWHERE)
     node.partition.become_leader(LED_HERE_NOW)
     assert node.produce(batch(13, count=60)) == (NOT_LEADER, -1)

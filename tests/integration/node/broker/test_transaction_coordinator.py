@@ -47,16 +47,16 @@ def start(wire: Wire, name: str | None, version: int = 6, **options: Any) -> Mes
         wire.call("find_coordinator", 6, key_type=1, coordinator_keys=[name])
 
     def ask() -> Message | None:
-        answer = wire.call("init_producer_id", version, **(fields | options))
-        return None if answer.error_code in PASSING else answer
+        response = wire.call("init_producer_id", version, **(fields | options))
+        return None if response.error_code in PASSING else response
 
-    return eventually(ask, "no answer to InitProducerId")
+    return eventually(ask, "no response to InitProducerId")
 
 
 def begun(wire: Wire, name: str, **options: Any) -> dict[str, Any]:
-    answer = start(wire, name, **options)
-    assert answer.error_code == 0, ErrorCode(answer.error_code)
-    return {"transactional_id": name, "producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+    response = start(wire, name, **options)
+    assert response.error_code == 0, ErrorCode(response.error_code)
+    return {"transactional_id": name, "producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
 
 
 def resumed(wire: Wire, name: str, producer_id: int, epoch: int) -> TransactionalProducer:
@@ -71,8 +71,8 @@ def resumed(wire: Wire, name: str, producer_id: int, epoch: int) -> Transactiona
 def add(wire: Wire, who: dict[str, Any], topics: dict[str, list[int]], version: int = 3) -> dict[tuple[str, int], int]:
     rows = [{"name": name, "partitions": indexes} for name, indexes in topics.items()]
     old = {f"v3_and_below_{key}": value for key, value in who.items()}
-    answer = wire.call("add_partitions_to_txn", version, v3_and_below_topics=rows, **old)
-    return _results(answer.results_by_topic_v3_and_below)
+    response = wire.call("add_partitions_to_txn", version, v3_and_below_topics=rows, **old)
+    return _results(response.results_by_topic_v3_and_below)
 
 
 def ask_as_broker(
@@ -82,9 +82,9 @@ def ask_as_broker(
         who | {"verify_only": only, "topics": [{"name": name, "partitions": each} for name, each in topics.items()]}
         for who, only, topics in rows
     ]
-    answer = wire.call("add_partitions_to_txn", version, transactions=transactions)
-    assert answer.error_code == 0
-    return {row.transactional_id: _results(row.topic_results) for row in answer.results_by_transaction}
+    response = wire.call("add_partitions_to_txn", version, transactions=transactions)
+    assert response.error_code == 0
+    return {row.transactional_id: _results(row.topic_results) for row in response.results_by_transaction}
 
 
 def _results(topics: list[Message]) -> dict[tuple[str, int], int]:
@@ -160,8 +160,8 @@ def test_beginning_in_all_versions(wire: Wire, new_name: Callable[[], str], vers
     ],
 )
 def test_who_may_not_begin(wire: Wire, options: dict[str, Any], code: ErrorCode) -> None:
-    answer = start(wire, "refused", **options)
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (code, -1, -1)
+    response = start(wire, "refused", **options)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (code, -1, -1)
 
 
 # Partitions
@@ -192,8 +192,10 @@ def test_brokers_ask_for_several_transactions(wire: Wire, topic: str, new_name: 
     one, two, three = (begun(wire, new_name()) for _ in range(3))
     first, second, third = (each["transactional_id"] for each in (one, two, three))
     add(wire, one, {topic: [0]})
-    answers = ask_as_broker(wire, (one, True, {topic: [0, 1]}), (two, False, {topic: [1]}), (three, True, {"no": [0]}))
-    assert answers == {
+    responses = ask_as_broker(
+        wire, (one, True, {topic: [0, 1]}), (two, False, {topic: [1]}), (three, True, {"no": [0]})
+    )
+    assert responses == {
         first: {(topic, 0): 0, (topic, 1): ErrorCode.TRANSACTION_ABORTABLE},
         second: {(topic, 1): 0},
         third: {("no", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
@@ -229,14 +231,14 @@ def test_the_end_in_all_versions(
     who = begun(wire, new_name())
     name = who["transactional_id"]
     add(wire, who, {topic: [0]})
-    answer = end(wire, who, committed, version)
-    assert answer.error_code == 0
+    response = end(wire, who, committed, version)
+    assert response.error_code == 0
     until_state(wire, name, "CompleteCommit" if committed else "CompleteAbort")
     again = end(wire, who, committed, version)
     assert again.error_code == 0
     if version >= 5:
         told = (who["producer_id"], who["producer_epoch"] + 1)
-        assert (answer.producer_id, answer.producer_epoch) == (again.producer_id, again.producer_epoch) == told
+        assert (response.producer_id, response.producer_epoch) == (again.producer_id, again.producer_epoch) == told
     assert end(wire, who, not committed, version).error_code == ErrorCode.INVALID_TXN_STATE
     stale = who | {"producer_epoch": who["producer_epoch"] + 5}
     fenced = ErrorCode.INVALID_PRODUCER_EPOCH if version < 2 else ErrorCode.PRODUCER_FENCED
@@ -323,10 +325,10 @@ def test_transactions_are_listed(wire: Wire, topic: str, new_name: Callable[[], 
     assert found(transactional_id_pattern="one") == {}
     assert found(state_filters=["Ongoing"], duration_filter=3_600_000) == {}
     assert found(state_filters=["Ongoing"], duration_filter=0) == {first: "Ongoing"}
-    answer = listed(wire, state_filters=["Sleeping"])
-    assert (answer.unknown_state_filters, answer.transaction_states) == (["Sleeping"], [])
-    answer = listed(wire, transactional_id_pattern="(")
-    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    response = listed(wire, state_filters=["Sleeping"])
+    assert (response.unknown_state_filters, response.transaction_states) == (["Sleeping"], [])
+    response = listed(wire, transactional_id_pattern="(")
+    assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     for version in (0, 1):
         assert first in [row.transactional_id for row in listed(wire, version).transaction_states]
 
@@ -345,9 +347,9 @@ def test_a_prepared_transaction_is_ended_by_whoever_recovers(two_phase: Embedded
     name = f"prepared-{committed}"
     with Wire(two_phase.bootstrap_servers) as wire:
         wire.create_topic(name)
-        answer = start(wire, name, enable2_pc=True, transaction_timeout_ms=0)
-        assert answer.error_code == 0
-        writer = resumed(wire, name, answer.producer_id, answer.producer_epoch)
+        response = start(wire, name, enable2_pc=True, transaction_timeout_ms=0)
+        assert response.error_code == 0
+        writer = resumed(wire, name, response.producer_id, response.producer_epoch)
         writer.put(name, b"prepared")
     two_phase.kill()
     two_phase.start()
@@ -363,11 +365,11 @@ def test_a_prepared_transaction_is_ended_by_whoever_recovers(two_phase: Embedded
         assert end(wire, old).error_code == ErrorCode.PRODUCER_FENCED
         now = old | {"producer_epoch": kept.producer_epoch}
         assert add(wire, now, {name: [0]}) == {(name, 0): ErrorCode.INVALID_TXN_STATE}
-        answer = end(wire, now, committed)
-        assert (answer.error_code, answer.producer_epoch) == (0, writer.epoch + 2)
+        response = end(wire, now, committed)
+        assert (response.error_code, response.producer_epoch) == (0, writer.epoch + 2)
         until_state(wire, name, "CompleteCommit" if committed else "CompleteAbort")
         assert committed_values(wire, name) == ([b"prepared"] if committed else [])
-        successor = resumed(wire, name, answer.producer_id, answer.producer_epoch)
+        successor = resumed(wire, name, response.producer_id, response.producer_epoch)
         successor.put(name, b"next")
         successor.commit()
         until_state(wire, name, "CompleteCommit")
@@ -381,8 +383,8 @@ def test_the_level_of_the_feature_is_told_and_can_change(two_phase: EmbeddedBrok
     with Wire(two_phase.bootstrap_servers) as wire:
         for level, kind in ((1, 2), (0, 2), (2, 1)):
             update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": kind}
-            answer = wire.call("update_features", 1, timeout_ms=10_000, feature_updates=[update], validate_only=False)
-            assert answer.error_code == 0, answer.error_message
+            response = wire.call("update_features", 1, timeout_ms=10_000, feature_updates=[update], validate_only=False)
+            assert response.error_code == 0, response.error_message
             told = wire.call("api_versions", 4, client_software_name="t", client_software_version="1")
             supported = {row.name: (row.min_version, row.max_version) for row in told.supported_features}
             finalized = {row.name: row.max_version_level for row in told.finalized_features}

@@ -49,7 +49,7 @@ def commit(
 ) -> int:
     """The error code."""
     rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}]
-    answer = wire.call(
+    response = wire.call(
         "txn_offset_commit",
         version,
         transactional_id="t",
@@ -58,7 +58,7 @@ def commit(
         producer_epoch=epoch,
         topics=[{"name": topic, "partitions": rows}],
     )
-    return int(answer.topics[0].partitions[0].error_code)
+    return int(response.topics[0].partitions[0].error_code)
 
 
 def end(wire: Wire, producer: int, committed: bool, *, group: str = "g", epoch: int = 0, coordinator: int = 0) -> int:
@@ -70,8 +70,8 @@ def end(wire: Wire, producer: int, committed: bool, *, group: str = "g", epoch: 
         "topics": [{"name": OFFSETS, "partition_indexes": [index]}],
         "coordinator_epoch": coordinator,
     }
-    answer = wire.call("write_txn_markers", 1, markers=[marker])
-    return int(answer.markers[0].topics[0].partitions[0].error_code)
+    response = wire.call("write_txn_markers", 1, markers=[marker])
+    return int(response.markers[0].topics[0].partitions[0].error_code)
 
 
 def fetched(wire: Wire, topic: str, group: str = "g", *, stable: bool = False, version: int = 7) -> tuple[int, int]:
@@ -81,8 +81,8 @@ def fetched(wire: Wire, topic: str, group: str = "g", *, stable: bool = False, v
         fields: dict[str, Any] = {"groups": [{"group_id": group, "topics": topics}]}
         row = wire.call("offset_fetch", version, require_stable=stable, **fields).groups[0].topics[0].partitions[0]
     else:
-        answer = wire.call("offset_fetch", version, group_id=group, topics=topics, require_stable=stable)
-        row = answer.topics[0].partitions[0]
+        response = wire.call("offset_fetch", version, group_id=group, topics=topics, require_stable=stable)
+        row = response.topics[0].partitions[0]
     return row.error_code, row.committed_offset
 
 

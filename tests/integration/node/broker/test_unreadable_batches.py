@@ -117,8 +117,8 @@ def test_a_client_that_drops_what_came_before_it_in_the_same_response(wire: Wire
 def test_other_partitions_go_on(wire: Wire, stuck: str) -> None:
     assert wire.produce(stuck, GOOD, 1).error_code == 0
     until_refused(wire, stuck, 3)
-    answer = wire.call("fetch", 12, **fetch_fields([(stuck, 0, 3), (stuck, 1, 0)]))
-    first, second = answer.responses[0].partitions
+    response = wire.call("fetch", 12, **fetch_fields([(stuck, 0, 3), (stuck, 1, 0)]))
+    first, second = response.responses[0].partitions
     assert (first.error_code, second.error_code) == (ErrorCode.INVALID_RECORD, 0)
     assert values(second.records) == [b"a", b"b", b"c"]
 
@@ -126,11 +126,11 @@ def test_other_partitions_go_on(wire: Wire, stuck: str) -> None:
 def test_in_a_session_and_for_read_committed(wire: Wire, stuck: str) -> None:
     until_refused(wire, stuck, 3)
     fields = fetch_fields([(stuck, 0, 3)], session_epoch=0) | {"isolation_level": 1}
-    answer = wire.call("fetch", 12, **fields)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD
-    again = fetch_fields([], session_id=answer.session_id, session_epoch=1)
-    answer = wire.call("fetch", 12, **again)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD
+    response = wire.call("fetch", 12, **fields)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD
+    again = fetch_fields([], session_id=response.session_id, session_epoch=1)
+    response = wire.call("fetch", 12, **again)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD
 
 
 def test_deleting_records_gets_everyone_past_it(wire: Wire, stuck: str) -> None:

@@ -1,7 +1,7 @@
 """Conversations with a broker about transactions, written down: the same requests to Kafka and to Millstream.
 
-A script asks through a `Talk`, which notes each answer field by field. What differs from run to run (producer ids,
-times, ports, names) gets a name of its own. What Apache Kafka answered is in `transaction_parity.golden`:
+A script asks through a `Talk`, which notes each response field by field. What differs from run to run (producer ids,
+times, ports, names) gets a name of its own. What Apache Kafka responded is in `transaction_parity.golden`:
 
     python -m tests.integration.node.broker.transaction_parity HOST:PORT   # prints what a broker responds
 """
@@ -111,25 +111,25 @@ class Talk:
         return self._wire.call(api, version, **fields)
 
     def ask(self, label: str, api: str, version: int, **fields: Any) -> Message | None:
-        """Asks once, and notes the answer."""
+        """Asks once, and notes the response."""
         try:
-            answer = self._wire.call(api, version, **fields)
+            response = self._wire.call(api, version, **fields)
         except (Closed, TimeoutError) as error:
             self._wire.close()
             self._wire = Wire(self.address, TIMEOUT_SECONDS)
-            self.note(label, "there is no answer" if isinstance(error, TimeoutError) else "the connection is closed")
+            self.note(label, "there is no response" if isinstance(error, TimeoutError) else "the connection is closed")
             return None
-        self.note(label, self.shown(answer, api, version))
-        return answer
+        self.note(label, self.shown(response, api, version))
+        return response
 
     def ask_until_settled(self, label: str, api: str, version: int, **fields: Any) -> Message:
-        """Asks until what passes by itself has passed, and notes the last answer."""
+        """Asks until what passes by itself has passed, and notes the last response."""
         until = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answer = self._wire.call(api, version, **fields)
-            if not (_codes(answer) & PASSING) or time.monotonic() > until:
-                self.note(label, self.shown(answer, api, version))
-                return answer
+            response = self._wire.call(api, version, **fields)
+            if not (_codes(response) & PASSING) or time.monotonic() > until:
+                self.note(label, self.shown(response, api, version))
+                return response
             time.sleep(0.05)
 
     def note(self, label: str, text: str) -> None:
@@ -139,16 +139,16 @@ class Talk:
         """Waits until the last transaction of that id has its markers."""
         until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
-            answer = self._wire.call("describe_transactions", 0, transactional_ids=[transactional_id])
-            if not answer.transaction_states[0].transaction_state.startswith("Prepare"):
+            response = self._wire.call("describe_transactions", 0, transactional_ids=[transactional_id])
+            if not response.transaction_states[0].transaction_state.startswith("Prepare"):
                 return
             time.sleep(0.02)
 
     def until_aborted(self, transactional_id: str) -> None:
         until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
-            answer = self._wire.call("describe_transactions", 0, transactional_ids=[transactional_id])
-            if answer.transaction_states[0].transaction_state == "CompleteAbort":
+            response = self._wire.call("describe_transactions", 0, transactional_ids=[transactional_id])
+            if response.transaction_states[0].transaction_state == "CompleteAbort":
                 return
             time.sleep(0.05)
 
@@ -159,8 +159,8 @@ class Talk:
             return str(producer_id)
         return self._producers.setdefault(producer_id, f"P{len(self._producers) + 1}")
 
-    def shown(self, answer: Message, api: str, version: int) -> str:
-        return self._message(answer, response_schema(api).root, version)
+    def shown(self, response: Message, api: str, version: int) -> str:
+        return self._message(response, response_schema(api).root, version)
 
     def _message(self, message: Message, structure: Structure, version: int) -> str:
         said = []
@@ -261,14 +261,14 @@ class Client:
         self.begin()  # so that there is an earlier epoch
 
     def begin(self) -> None:
-        answer = self.talk.ask_until_settled(
+        response = self.talk.ask_until_settled(
             f"{self.name} begins",
             "init_producer_id",
             5 if self.adds else 4,
             transactional_id=self.name,
             transaction_timeout_ms=self.timeout_ms,
         )
-        self.id, self.epoch = answer.producer_id, answer.producer_epoch
+        self.id, self.epoch = response.producer_id, response.producer_epoch
         self.sequence.clear()
 
     @property
@@ -303,9 +303,9 @@ class Client:
 
     def end(self, *, committed: bool) -> None:
         label = f"{self.name} {'commits' if committed else 'aborts'}"
-        answer = self.talk.ask_until_settled(label, "end_txn", 5 if self.adds else 3, committed=committed, **self.who)
-        if self.adds and not answer.error_code:
-            self.id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = self.talk.ask_until_settled(label, "end_txn", 5 if self.adds else 3, committed=committed, **self.who)
+        if self.adds and not response.error_code:
+            self.id, self.epoch = response.producer_id, response.producer_epoch
             self.sequence.clear()
         self.talk.settle(self.name)
 
@@ -338,8 +338,8 @@ def set_version(wire: Wire, version: int) -> None:
     """Sets the cluster's transaction.version and waits until the broker has heard of it."""
     until = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < until:
-        answer = wire.call("api_versions", 3, client_software_name="t", client_software_version="1")
-        levels = {row.name: row.max_version_level for row in answer.finalized_features or ()}
+        response = wire.call("api_versions", 3, client_software_name="t", client_software_version="1")
+        levels = {row.name: row.max_version_level for row in response.finalized_features or ()}
         if levels.get("transaction.version", 0) == version:
             return
         kind = 1 if levels.get("transaction.version", 0) < version else 2

@@ -36,10 +36,10 @@ ONLY_WITH_A_LINK = {family.name for family in MIRRORING.families}
 
 
 def get(address: str, path: str) -> tuple[int, str]:
-    """Status and body; an error is an answer like any other."""
+    """Status and body; an error is a response like any other."""
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=TIMEOUT_SECONDS) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=TIMEOUT_SECONDS) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 

@@ -149,8 +149,8 @@ class Prometheus:
     def get(self, path: str, **query: str) -> Any:
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
-                return json.load(answer)["data"]
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+                return json.load(response)["data"]
         except urllib.error.HTTPError as error:
             if error.code == 503:
                 raise ConnectionError("it is starting") from None

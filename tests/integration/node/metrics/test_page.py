@@ -75,12 +75,12 @@ def test_topics_at_rest_have_no_samples(busy_broker: EmbeddedBroker, scrape: Scr
 def test_a_page_is_compressed_for_who_accepts_it(busy_broker: EmbeddedBroker) -> None:
     url = f"http://{busy_broker.bootstrap_servers}/metrics?collect[]=process"
     asked = urllib.request.Request(url, headers={"Accept-Encoding": "deflate, gzip;q=0.5"})
-    with urllib.request.urlopen(asked, timeout=TIMEOUT_SECONDS) as answer:
-        assert answer.headers["Content-Encoding"] == "gzip"
-        assert b"process_cpu_seconds_total" in gzip.decompress(answer.read())
+    with urllib.request.urlopen(asked, timeout=TIMEOUT_SECONDS) as response:
+        assert response.headers["Content-Encoding"] == "gzip"
+        assert b"process_cpu_seconds_total" in gzip.decompress(response.read())
     asked = urllib.request.Request(url, headers={"Accept-Encoding": "gzip;q=0"})
-    with urllib.request.urlopen(asked, timeout=TIMEOUT_SECONDS) as answer:
-        assert answer.headers["Content-Encoding"] is None and b"process_cpu_seconds_total" in answer.read()
+    with urllib.request.urlopen(asked, timeout=TIMEOUT_SECONDS) as response:
+        assert response.headers["Content-Encoding"] is None and b"process_cpu_seconds_total" in response.read()
 
 
 def test_logs_are_measured_by_partition(busy_broker: EmbeddedBroker, scrape: Scrape) -> None:

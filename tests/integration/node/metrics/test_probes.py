@@ -27,10 +27,10 @@ def talk(address: str, *pieces: bytes, closes: bool = False) -> bytes:
             time.sleep(0.01)
         if closes:
             connection.shutdown(socket.SHUT_WR)
-        answer = b""
+        response = b""
         while more := connection.recv(65536):
-            answer += more
-        return answer
+            response += more
+        return response
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +66,22 @@ def test_whatever_else_is_asked_for_is_told_what_there_is(address: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"])
 def test_other_methods_are_refused(address: str, method: str) -> None:
-    answer = talk(address, f"{method} /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello".encode())
-    assert answer.startswith(b"HTTP/1.1 405 ") and b"Allow: GET, HEAD" in answer
+    response = talk(address, f"{method} /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello".encode())
+    assert response.startswith(b"HTTP/1.1 405 ") and b"Allow: GET, HEAD" in response
 
 
 def test_metrics_of_a_loopback_listener_are_for_this_machine(address: str) -> None:
     """A web page that points its own name at 127.0.0.1 must not read them."""
     port = address.rpartition(":")[2].encode()
     for host in (b"evil.example", b"evil.example:" + port, b"127.0.0.1.evil.example", b"10.0.0.1", b"", b"localhost."):
-        answer = talk(address, b"GET /metrics?collect[]=process HTTP/1.1\r\nhost: %b\r\n\r\n" % host)
-        assert answer.startswith(b"HTTP/1.1 421 ") and b"this machine" in answer, host
+        response = talk(address, b"GET /metrics?collect[]=process HTTP/1.1\r\nhost: %b\r\n\r\n" % host)
+        assert response.startswith(b"HTTP/1.1 421 ") and b"this machine" in response, host
         assert talk(address, b"GET /livez HTTP/1.1\r\nHost: %b\r\n\r\n" % host).startswith(b"HTTP/1.1 200 "), host
     twice = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
     assert talk(address, twice).startswith(b"HTTP/1.1 400 ")
     for good in (b"Host: localhost:" + port, b"HOST: [::1]", b"Host: 127.0.0.2", b"Accept: */*"):
-        answer = talk(address, b"GET /metrics?collect[]=process HTTP/1.0\r\n%b\r\n\r\n" % good)
-        assert answer.startswith(b"HTTP/1.1 200 "), good
+        response = talk(address, b"GET /metrics?collect[]=process HTTP/1.0\r\n%b\r\n\r\n" % good)
+        assert response.startswith(b"HTTP/1.1 200 "), good
 
 
 def test_head_has_the_head_alone(address: str) -> None:
@@ -96,8 +96,8 @@ def test_a_request_may_come_in_pieces(address: str, cut: int) -> None:
 
 
 def test_whoever_closes_its_side_still_gets_the_answer(address: str) -> None:
-    answer = talk(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", closes=True)
-    assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"\n")
+    response = talk(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", closes=True)
+    assert response.startswith(b"HTTP/1.1 200 OK") and response.endswith(b"\n")
 
 
 def test_what_is_not_http_after_all_is_told_so(address: str) -> None:

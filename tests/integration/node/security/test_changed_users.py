@@ -69,8 +69,8 @@ def broker(tmp_path: Path) -> Iterator[Started]:
 def alter(wire: Wire, value: str | None, operation: int = 0) -> tuple[int, str]:
     configs = [{"name": NAME, "config_operation": operation, "value": value}]
     resources = [{"resource_type": BROKER, "resource_name": "1", "configs": configs}]
-    answer = wire.call("incremental_alter_configs", 1, resources=resources, validate_only=False)
-    (row,) = answer.responses
+    response = wire.call("incremental_alter_configs", 1, resources=resources, validate_only=False)
+    (row,) = response.responses
     return row.error_code, row.error_message or ""
 
 
@@ -91,8 +91,8 @@ def test_by_settings_of_the_broker(broker: Started) -> None:
         for value, expected in ((module(), INVALID_CONFIG), (module(admin="one", dora="d"), 0)):
             configs = [{"name": NAME, "value": value}]
             resources = [{"resource_type": BROKER, "resource_name": "1", "configs": configs}]
-            answer = wire.call("alter_configs", 2, resources=resources, validate_only=False)
-            assert [each.error_code for each in answer.responses] == [expected], answer
+            response = wire.call("alter_configs", 2, resources=resources, validate_only=False)
+            assert [each.error_code for each in response.responses] == [expected], response
         until(lambda: broker.accepts("dora", "d"))
     broker.process.reap(signal.SIGTERM)
     broker.process.spawn()

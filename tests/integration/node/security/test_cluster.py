@@ -81,8 +81,8 @@ def test_nodes_authenticate_to_each_other_and_survive_a_kill(cluster: EmbeddedCl
     with Wire(cluster.address(1)) as wire:
         plain(wire)
         rows = [upsertion("later", "later-secret", "SCRAM-SHA-256")]
-        answer = wire.call("alter_user_scram_credentials", 0, deletions=[], upsertions=rows)
-        assert [row.error_code for row in answer.results] == [0]
+        response = wire.call("alter_user_scram_credentials", 0, deletions=[], upsertions=rows)
+        assert [row.error_code for row in response.results] == [0]
     cluster.start(3)
 
     def can_log_in_at_3() -> bool:

@@ -109,7 +109,7 @@ class RunningListener:
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(TIMEOUT_SECONDS)
 
-    def answer(self, name: bytes, text: bytes) -> None:
+    def respond(self, name: bytes, text: bytes) -> None:
         self.until(lambda: name in self.service.waiting)
         self.on_loop(lambda: self.service.waiting.pop(name).resolve((struct.pack(">i", len(text)) + text,)))
 

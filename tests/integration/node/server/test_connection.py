@@ -26,9 +26,9 @@ def test_answers_keep_the_order_of_requests_while_the_first_one_waits(start: Sta
     running = start()
     wire = running.connect()
     wire.send_raw(frame(b"wait a") + frame(b"say 1") + frame(b"wait b") + frame(b"none") + frame(b"say 2"))
-    running.until(lambda: len(running.service.seen) == 5)  # all were handled although the first has no answer
-    running.answer(b"b", b"second")
-    running.answer(b"a", b"first")
+    running.until(lambda: len(running.service.seen) == 5)  # all were handled although the first has no response
+    running.respond(b"b", b"second")
+    running.respond(b"a", b"first")
     assert [wire.receive_raw() for _ in range(4)] == [b"first", b"1", b"second", b"2"]
 
 
@@ -159,8 +159,8 @@ def test_requests_past_the_bound_of_waiting_answers_are_not_read(start: Start) -
     wire.send_raw(b"".join(frame(b"wait %d" % number) for number in range(10)))
     running.until(lambda: len(running.service.seen) == 4)
     for number in range(10):
-        running.answer(b"%d" % number, b"answer %d" % number)
-        assert wire.receive_raw() == b"answer %d" % number
+        running.respond(b"%d" % number, b"response %d" % number)
+        assert wire.receive_raw() == b"response %d" % number
         assert len(running.service.seen) <= number + 5
     wire.send_raw(frame(b"say on"))
     assert wire.receive_raw() == b"on"
@@ -186,7 +186,7 @@ def test_large_answers_behind_one_that_waits_are_bounded_too(start: Start) -> No
     wire.send_raw(frame(b"wait a") + frame(b"large 1000000") * 200)
     running.until(lambda: len(running.service.seen) > 1)
     assert len(running.service.seen) < 10
-    running.answer(b"a", b"go")
+    running.respond(b"a", b"go")
     assert wire.receive_raw() == b"go"
     for _ in range(200):
         assert len(wire.receive_raw()) == 1_000_000
@@ -239,7 +239,7 @@ def test_who_leaves_while_waiting_leaves_nothing_behind(start: Start) -> None:
         wire.close()
     running.until(lambda: len(running.service.abandoned) == 20)
     assert running.connections == 0
-    for pending in running.service.waiting.values():  # an answer that comes too late hurts no one
+    for pending in running.service.waiting.values():  # a response that comes too late hurts no one
         running.on_loop(partial(pending.resolve, (b"late",)))
 
 
@@ -279,8 +279,8 @@ def test_a_last_answer_is_sent_and_ends_the_connection_in_its_turn(start: Start)
     wire.send_raw(frame(b"wait a") + frame(b"wait b") + frame(b"say never"))
     running.until(lambda: len(running.service.waiting) == 2)
     running.on_loop(lambda: setattr(running.service.waiting[b"b"], "is_last", True))
-    running.answer(b"b", b"second")
-    running.answer(b"a", b"first")
+    running.respond(b"b", b"second")
+    running.respond(b"a", b"first")
     assert (wire.receive_raw(), wire.receive_raw()) == (b"first", b"second")
     assert wire.is_closed()
     running.until(lambda: not running.listener.connections)

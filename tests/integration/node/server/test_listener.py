@@ -74,7 +74,7 @@ def test_silent_connections_are_closed_and_those_that_wait_for_us_are_not(
     waiting.send_raw(frame(b"wait a"))
     assert is_served(silent)
     assert silent.is_closed()
-    running.answer(b"a", b"at last")
+    running.respond(b"a", b"at last")
     assert waiting.receive_raw() == b"at last"
 
 

@@ -272,13 +272,13 @@ def test_a_fetch_waits_for_the_tier_and_other_partitions_do_not(s3: FaultyStore)
         until_tiered(broker.data_dir, "orders")
         hold = s3.proxy.hold(lambda request: request.method == "GET" and ".segment" in request.path)
         wait_ms = int(TIMEOUT_SECONDS * 1000)
-        # The store does not respond: an answer without the tiered partition comes at once.
+        # The store does not respond: a response without the tiered partition comes at once.
         both = fetch_fields([("orders", 0, 0), ("recent", 0, 0)], max_wait_ms=wait_ms)
         rows = {row.topic: row.partitions[0] for row in wire.call("fetch", 12, **both).responses}
         assert values(rows["recent"].records) == [value_of(number) for number in range(50)]
         assert "orders" not in rows or (rows["orders"].error_code, len(rows["orders"].records or b"")) == (0, 0)
         hold.wait()
-        # A fetch of that partition alone is answered when its bytes are there.
+        # A fetch of that partition alone gets its response when its bytes are there.
         wire.send("fetch", 12, **fetch_fields([("orders", 0, 0)], max_wait_ms=wait_ms))
         produce(broker.bootstrap_servers, "recent", range(50, 100))
         s3.proxy.calm()

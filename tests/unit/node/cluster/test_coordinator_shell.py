@@ -154,19 +154,19 @@ async def code_of(work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]") -> Err
 def test_who_waits_is_told_when_the_runtime_is_closed() -> None:
     async def main() -> None:
         runtime, _ = runtime_on(Replicated())
-        answered, unanswered = DeferredResponse[int](), DeferredResponse[int]()
+        resolved, unresolved = DeferredResponse[int](), DeferredResponse[int]()
 
-        def outcome(reply: DeferredResponse[int]) -> CoordinatorResult[int]:
-            return CoordinatorResult(reply)
+        def outcome(response: DeferredResponse[int]) -> CoordinatorResult[int]:
+            return CoordinatorResult(response)
 
-        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(unanswered)))
-        other = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(answered)))
+        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(unresolved)))
+        other = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(resolved)))
         await turns()
-        answered.resolve(5)
+        resolved.resolve(5)
         await turns()
         runtime.close()
         assert await other == 5
-        for late in (waiting, runtime.run(lambda now_ms: outcome(answered))):
+        for late in (waiting, runtime.run(lambda now_ms: outcome(resolved))):
             assert await code_of(late) == ErrorCode.NOT_COORDINATOR
 
     story(main)
@@ -231,12 +231,12 @@ def test_an_answer_that_another_operation_gives_waits_for_that_ones_records() ->
     async def main() -> None:
         kept = Replicated(replicas=3)
         runtime, _ = runtime_on(kept)
-        reply = DeferredResponse[int]()
-        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: CoordinatorResult[int](reply)))
+        response = DeferredResponse[int]()
+        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: CoordinatorResult[int](response)))
         await turns()
 
         def resolve(now_ms: int) -> CoordinatorResult[None]:
-            reply.resolve(5)  # before its records are written, as operations do
+            response.resolve(5)  # before its records are written, as operations do
             return CoordinatorResult(None, [CoordinatorRecord(b"k", b"")])
 
         other = asyncio.ensure_future(runtime.run(resolve))

@@ -31,7 +31,7 @@ QUICK = ("broker.heartbeat.interval.ms=200", "broker.session.timeout.ms=1500")
 
 
 class Served:
-    """Something that answers requests at an address."""
+    """Something that responds to requests at an address."""
 
     def __init__(self, name: str, apis: list[Api], environment: Environment) -> None:
         versions = ApiVersions(apis, lambda: ({}, {}, 0))

@@ -1,4 +1,4 @@
-"""Decisions go through the quorum, one on top of the other, and are answered when they are in force."""
+"""Decisions go through the quorum, one on top of the other, and get a response when they are in force."""
 
 import asyncio
 from collections.abc import Iterator

@@ -39,8 +39,8 @@ def test_a_broker_is_fenced_until_it_has_read_the_metadata_up_to_its_registratio
     behind = bench.beat(1, offset=epoch - 1)
     assert behind.is_fenced and not behind.is_caught_up
     assert bench.beat(1, offset=epoch, want_fence=True).is_fenced
-    answer = bench.beat(1, offset=epoch)
-    assert answer.is_caught_up and not answer.is_fenced
+    response = bench.beat(1, offset=epoch)
+    assert response.is_caught_up and not response.is_fenced
     assert bench.fenced() == set()
 
 
@@ -343,8 +343,8 @@ def test_a_broker_that_stops_is_let_go_when_the_others_know(bench: Bench) -> Non
     assert bench.image.brokers[BrokerId(1)].in_controlled_shutdown
     assert not bench.beat(1, want_shut_down=True).should_shut_down
     bench.beat(2)
-    answer = bench.beat(1, want_shut_down=True)
-    assert answer.should_shut_down and answer.is_fenced
+    response = bench.beat(1, want_shut_down=True)
+    assert response.should_shut_down and response.is_fenced
     again = bench.register(1, process=2, previous_epoch=bench.image.brokers[BrokerId(1)].epoch)
     assert again > 0
 

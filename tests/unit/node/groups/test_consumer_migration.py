@@ -253,8 +253,8 @@ def test_an_empty_group_takes_whatever_comes(run: ConsumerRun) -> None:
 
 
 def test_groups_that_cannot_go_over(run: ConsumerRun) -> None:
-    answer = run.join_fully(kind="connect", protocols=(("default", b""),))
-    assert not isinstance(answer, dict)
+    response = run.join_fully(kind="connect", protocols=(("default", b""),))
+    assert not isinstance(response, dict)
     with refused(ErrorCode.GROUP_ID_NOT_FOUND):
         run.join_consumer("new", "t")
     run = ConsumerRun(group_initial_rebalance_delay_ms=0)

@@ -123,8 +123,8 @@ def test_fetch_of_what_is_not_there(run: ShardRun) -> None:
 def test_a_partition_asked_for_often_is_answered_once(run: ShardRun) -> None:
     run.commit({("t", 0): 7, ("t", 1): 8}, metadata="x" * 4000)
     rows = [{"name": "t", "partition_indexes": [0] * 1000}, {"name": "t", "partition_indexes": [0, 1]}] * 100
-    answer = run.shard.offsets.fetch(message("offset_fetch", group_id="g", topics=rows), 7)
-    shown = [row["committed_offset"] for topic in answer["topics"] for row in topic["partitions"]]
+    response = run.shard.offsets.fetch(message("offset_fetch", group_id="g", topics=rows), 7)
+    shown = [row["committed_offset"] for topic in response["topics"] for row in topic["partitions"]]
     assert shown == [7, 8]
 
 
@@ -221,8 +221,8 @@ def test_long_names_make_no_large_batch(run: ShardRun) -> None:
 def delete(run: ShardRun, *topics: tuple[str, int]) -> list[int]:
     rows = [{"name": name, "partitions": [{"partition_index": index}]} for name, index in topics]
     request = message("offset_delete", group_id="g", topics=rows)
-    answer = run.run(lambda shard, now: shard.offsets.delete(request, now))
-    return [row["error_code"] for topic in answer["topics"] for row in topic["partitions"]]
+    response = run.run(lambda shard, now: shard.offsets.delete(request, now))
+    return [row["error_code"] for topic in response["topics"] for row in topic["partitions"]]
 
 
 def test_deleting_offsets(run: ShardRun) -> None:

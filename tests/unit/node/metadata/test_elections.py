@@ -21,7 +21,7 @@ def elect(cluster: Cluster, kind: int, *partitions: int) -> list[tuple[int, Erro
     asked = [("a", number) for number in partitions] if partitions else None
     decision = elect_leaders(cluster.image, kind, asked, cluster.config)
     cluster.take(decision)
-    return [(answer.partition, answer.error) for answer in decision.results]
+    return [(response.partition, response.error) for response in decision.results]
 
 
 def test_the_preferred_replica_leads_again() -> None:
@@ -59,7 +59,7 @@ def test_unclean_elections_by_hand() -> None:
 def test_elections_of_what_is_not_there() -> None:
     cluster = some_cluster()
     decision = elect_leaders(cluster.image, 0, [("a", 3), ("b", 0)], cluster.config)
-    assert {answer.error for answer in decision.results} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert {response.error for response in decision.results} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     with pytest.raises(KafkaError) as refused:
         elect_leaders(cluster.image, 2, None, cluster.config)
     assert refused.value.code is ErrorCode.INVALID_REQUEST

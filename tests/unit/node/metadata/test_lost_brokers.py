@@ -48,22 +48,22 @@ class World:
         self.lost.follow(self.cluster.take(decision))
 
     def ask(self, *, all_topics: bool = False) -> tuple[list[int], int, int, list[int]]:
-        """The brokers of a Metadata answer; leader, error and offline replicas of the partition."""
+        """The brokers of a Metadata response; leader, error and offline replicas of the partition."""
         topics = None if all_topics else [{"name": "a", "topic_id": UUID(int=0)}]
         encoded = request_schema("metadata").encode({"topics": topics}, VERSION)
         request: Any = request_schema("metadata").read(Cursor(encoded), VERSION)
-        answer = self.handlers.metadata(request, Context(VERSION, "test", Peer("127.0.0.1", 1, "PLAINTEXT")))
-        if inspect.isawaitable(answer):
-            answer = asyncio.run(_value(answer))
-        assert isinstance(answer, bytes)
-        told: Message = response_schema("metadata").read(Cursor(answer), VERSION)
+        response = self.handlers.metadata(request, Context(VERSION, "test", Peer("127.0.0.1", 1, "PLAINTEXT")))
+        if inspect.isawaitable(response):
+            response = asyncio.run(_value(response))
+        assert isinstance(response, bytes)
+        told: Message = response_schema("metadata").read(Cursor(response), VERSION)
         partition = told.topics[0].partitions[0]
         brokers = [broker.node_id for broker in told.brokers]
         return brokers, partition.leader_id, partition.error_code, list(partition.offline_replicas)
 
 
-async def _value(answer: Any) -> Any:
-    return await answer
+async def _value(response: Any) -> Any:
+    return await response
 
 
 def _not_needed() -> NoReturn:

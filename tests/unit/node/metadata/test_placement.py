@@ -160,7 +160,7 @@ def test_a_cordoned_broker_gets_nothing_new() -> None:
     keep = Reassignment(topic="a", partition=0, replicas=(1, 3))
     take = Reassignment(topic="a", partition=1, replicas=(1, 3))
     results = alter_reassignments(cluster.image, [keep, take], cluster.config).results
-    assert [answer.error for answer in results] == [ErrorCode.NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert [response.error for response in results] == [ErrorCode.NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT]
     cordon(cluster, 3, None)
     assert len(place_replicas(cluster.image, 1, 3, Random(1))[0]) == 3
 

@@ -150,7 +150,7 @@ def test_a_shard_that_cannot_be_loaded_is_tried_again(world: World, monkeypatch:
             nonlocal failures
             failures -= 1
             if failures >= 0:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not answer")
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not respond")
             return read(*arguments, **options)
 
         monkeypatch.setattr(type(log), "read", lambda self, *a, **o: failing(*a, **o))

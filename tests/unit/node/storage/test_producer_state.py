@@ -35,7 +35,7 @@ def test_in_sequence_duplicate_and_gap() -> None:
     producer = Sequenced()
     assert producer.send(0, 0, 3) == 0
     assert producer.send(0, 3, 2) == 3
-    assert producer.send(0, 0, 3) == 0, "a repetition has its first answer"
+    assert producer.send(0, 0, 3) == 0, "a repetition has its first response"
     assert producer.send(0, 3, 2) == 3
     assert producer.send(0, 3, 3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "not the same batch"
     assert producer.send(0, 6) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -66,14 +66,14 @@ def update(bench: Bench, node_id: int, host: str = "elsewhere", **changed: objec
     return bench.replica.update_voter(UpdateVoter(**{**fields, **changed}), bench.now)  # type: ignore[arg-type]
 
 
-def error(answer: ChangeVotersResponse | UpdateVoterResponse | Parked) -> ErrorCode:
-    assert not isinstance(answer, Parked)
-    return answer.error
+def error(response: ChangeVotersResponse | UpdateVoterResponse | Parked) -> ErrorCode:
+    assert not isinstance(response, Parked)
+    return response.error
 
 
-def token(answer: ChangeVotersResponse | UpdateVoterResponse | Parked) -> int:
-    assert isinstance(answer, Parked)
-    return answer.token
+def token(response: ChangeVotersResponse | UpdateVoterResponse | Parked) -> int:
+    assert isinstance(response, Parked)
+    return response.token
 
 
 def test_a_caught_up_observer_becomes_a_voter() -> None:
