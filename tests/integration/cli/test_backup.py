@@ -167,7 +167,7 @@ def test_only_new_segments_are_stored_and_segments_that_no_one_needs_are_deleted
     assert command("backup", "verify", tmp_path).code == 0
 
 
-def test_an_s3_store(command: Run, tmp_path: Path, s3: FaultyStore) -> None:
+def test_a_backup_in_s3_is_created_listed_and_verified(command: Run, tmp_path: Path, s3: FaultyStore) -> None:
     url = f"{s3.url}/backups"
     made = created(command("backup", "create", url, "--json"))
     assert command("backup", "create", url).code == 0
@@ -177,7 +177,7 @@ def test_an_s3_store(command: Run, tmp_path: Path, s3: FaultyStore) -> None:
     assert (tmp_path / "new" / "orders-0").is_dir()
 
 
-def test_what_is_wrong_is_said(command: Run, tmp_path: Path) -> None:
+def test_wrong_backup_commands_have_an_error_and_exit_code(command: Run, tmp_path: Path) -> None:
     repository = tmp_path / "backups"
     nothing = command("backup", "list", tmp_path / "nothing")
     assert nothing.code == 4 and "does not exist" in nothing.err

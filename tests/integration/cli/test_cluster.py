@@ -109,7 +109,9 @@ def test_a_directory_keeps_what_was_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--nodes", 0), ("--nodes", 99), ("--port", 65535)])
-def test_choices_that_cannot_be(offline: Run, tmp_path: Path, words: tuple[object, ...]) -> None:
+def test_wrong_options_of_cluster_start_are_usage_errors(
+    offline: Run, tmp_path: Path, words: tuple[object, ...]
+) -> None:
     assert offline("cluster", "start", "--dir", tmp_path, *words).code == 2
 
 
@@ -235,7 +237,7 @@ def brokers(run: Run) -> dict[int, dict[str, Any]]:
     return {row["id"]: row for row in run("broker", "list", "--json").json()}
 
 
-def test_status_and_quorum(run: Run, cluster: EmbeddedCluster) -> None:
+def test_status_shows_brokers_and_the_roles_of_the_quorum(run: Run, cluster: EmbeddedCluster) -> None:
     status = run("cluster", "status", "--json")
     assert status.code == 0
     document = status.json()

@@ -182,7 +182,7 @@ def test_wrong_usage_of_reset(run: Run, topic: str, tmp_path: Path, arguments: t
     assert outcome.err
 
 
-def test_what_is_not_there(run: Run, topic: str) -> None:
+def test_a_missing_group_exits_with_4(run: Run, topic: str) -> None:
     for command in ("describe", "members", "lag", "delete"):
         missing = run("group", command, "missing")
         assert missing.code == 4
@@ -224,7 +224,7 @@ def test_group_ids_are_completed(run: Run, topic: str, monkeypatch: pytest.Monke
     assert run().out.split() == []
 
 
-def test_a_streams_group(run: Run, broker: EmbeddedBroker, topic: str) -> None:
+def test_a_streams_group_is_described(run: Run, broker: EmbeddedBroker, topic: str) -> None:
     group = f"application-{topic}"
     roles = ("active_tasks", "standby_tasks", "warmup_tasks")
     unchanged = dict.fromkeys((*roles, "topology", "client_tags", "task_offsets", "task_end_offsets"))

@@ -29,7 +29,7 @@ from tests.waiting import TIMEOUT_SECONDS
         (["--lisen", "a:1"], None),
     ],
 )
-def test_parse(arguments: list[str], options: ServeOptions | None) -> None:
+def test_serve_parses_its_options(arguments: list[str], options: ServeOptions | None) -> None:
     assert parse(arguments) == options
 
 
@@ -44,7 +44,7 @@ def test_parse(arguments: list[str], options: ServeOptions | None) -> None:
         ("[::1]:5", "[::1]:5"),
     ],
 )
-def test_listen_address(text: str, address: str) -> None:
+def test_serve_parses_the_listen_address(text: str, address: str) -> None:
     assert listen_address(text) == address
 
 
@@ -67,7 +67,7 @@ def only_complaint(err: str) -> str:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_ready_serve_stop(tmp_path: Path, how: signal.Signals) -> None:
+def test_serve_says_ready_and_stops_at_a_signal(tmp_path: Path, how: signal.Signals) -> None:
     with serve("--listen", "127.0.0.1:0", cwd=tmp_path) as process:
         try:
             assert process.stdout is not None

@@ -279,7 +279,7 @@ def test_a_default_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: p
     again.stop()
 
 
-def test_without_being_asked_for() -> None:
+def test_no_gateway_is_opened_without_its_option() -> None:
     assert open_gateway_process(HttpOptions(), by_default=False) is None
     assert open_gateway_process(HttpOptions(off=True), by_default=True) is None
     with pytest.raises(GatewayError, match="--http HOST:PORT"):
@@ -311,11 +311,11 @@ def test_the_url_can_be_opened_on_this_machine() -> None:
         (DEFAULT_HTTP, ("127.0.0.1", 8081)),
     ],
 )
-def test_addresses(text: str, address: tuple[str, int]) -> None:
+def test_http_addresses_are_parsed(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "::1:5", "host:-1"])
-def test_wrong_addresses(text: str) -> None:
+def test_a_wrong_http_address_is_refused(text: str) -> None:
     with pytest.raises(GatewayError, match="HOST:PORT"):
         parse_address(text)

@@ -76,7 +76,7 @@ def test_the_life_of_a_share_group(run: Run, millstream_broker: EmbeddedBroker) 
     assert run("share", "describe", "workers").code == 4
 
 
-def test_what_is_not_there(run: Run) -> None:
+def test_a_missing_share_group_exits_with_4(run: Run) -> None:
     for command in ("describe", "members", "lag", "delete"):
         missing = run("share", command, "missing")
         assert missing.code == 4
@@ -88,6 +88,6 @@ def test_what_is_not_there(run: Run) -> None:
     assert run("share", "list", "-X", "security.protocoll=ssl").code == 2
 
 
-def test_no_broker(offline: Run) -> None:
+def test_a_command_without_a_broker_exits_with_3(offline: Run) -> None:
     assert offline("share", "list", "-b", "127.0.0.1:1").code == 3
     assert offline("group", "list", "-b", "127.0.0.1:1").code == 3

@@ -82,6 +82,6 @@ def test_a_hot_key_is_found(offline: Run, client: Client, reporting: EmbeddedBro
     assert offline("topic", "hot", "orders").code == 4
 
 
-def test_wrong_usage(offline: Run, client: Client) -> None:
+def test_a_wrong_top_and_a_missing_topic_have_exit_codes(offline: Run, client: Client) -> None:
     assert offline("topic", "hot", "orders", "--top", 0).code == 2
     assert offline("topic", "hot", "missing").code == 4

@@ -60,7 +60,7 @@ def can_log_in(broker: EmbeddedBroker, name: str, password: str, **extensions: s
         return not scram(wire, "SCRAM-SHA-512", name, password, extensions).error_code
 
 
-def test_users(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_users_are_added_listed_and_log_in(broker: EmbeddedBroker, tmp_path: Path) -> None:
     added = user(broker, "add", "ann", "--password-file", "-", stdin="one\n")
     assert added.returncode == 0, added.stderr
     assert can_log_in(broker, "ann", "one")
@@ -82,7 +82,7 @@ def test_passwords_are_not_arguments(broker: EmbeddedBroker) -> None:
     assert "empty" in user(broker, "add", "ben", "--password-file", "-", stdin="\n").stderr
 
 
-def test_tokens(broker: EmbeddedBroker) -> None:
+def test_tokens_are_created_and_log_in(broker: EmbeddedBroker) -> None:
     made = json.loads(user(broker, "token", "create", "--max-lifetime", "1h", "--renewer", "User:ann").stdout)
     assert made["owner"] == "User:root" and made["renewers"] == ["User:ann"]
     assert can_log_in(broker, made["token_id"], made["hmac"], tokenauth="true")

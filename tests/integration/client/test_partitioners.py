@@ -56,7 +56,7 @@ def test_salting_over_more_partitions_than_there_are() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"a": 0}, ["a"], "a"])
-def test_salting_refuses_what_makes_no_sense(wrong: object) -> None:
+def test_salting_refuses_wrong_values(wrong: object) -> None:
     with pytest.raises(MillstreamError):
         SaltingPartitioner(wrong)  # type: ignore[arg-type]
 
@@ -116,7 +116,7 @@ def test_cold_keys_among_very_many_are_never_taken_for_hot() -> None:
 @pytest.mark.parametrize(
     "wrong", [{}, {"max_records_per_second": 0}, {"max_records_per_second": 1, "cool_at": 2}]
 )  # fmt: skip
-def test_hot_keys_refuse_what_makes_no_sense(wrong: dict[str, float]) -> None:
+def test_hot_keys_refuse_wrong_values(wrong: dict[str, float]) -> None:
     with pytest.raises(MillstreamError):
         HotKeyPartitioner(**wrong)  # type: ignore[arg-type]
 

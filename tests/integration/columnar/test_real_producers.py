@@ -23,7 +23,7 @@ def broker() -> object:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_librdkafka_writes(implementation: ModuleType, broker: EmbeddedBroker, codec: str) -> None:
+def test_batches_of_librdkafka_are_decoded(implementation: ModuleType, broker: EmbeddedBroker, codec: str) -> None:
     topic = f"{codec}-{implementation.__name__.rpartition('.')[2].strip('_')}"
     producer = Producer(
         {

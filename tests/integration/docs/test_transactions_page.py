@@ -70,7 +70,7 @@ def run(broker: EmbeddedBroker, program: str, **names: Any) -> None:
     exec(compile(program.replace(ADDRESS, broker.bootstrap_servers), "docs/transactions.md", "exec"), names)
 
 
-def test_the_python_programs(broker: EmbeddedBroker) -> None:
+def test_the_python_programs_of_the_page_run(broker: EmbeddedBroker) -> None:
     write, transform = programs("python confluent")
     run(broker, write)
     orders = [b"0", b"1", b"2", b"3", b"4", b"one book"]
@@ -82,7 +82,7 @@ def test_the_python_programs(broker: EmbeddedBroker) -> None:
     assert committed(broker, "copies") == orders
 
 
-def test_the_java_program(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_the_java_program_of_the_page_runs(broker: EmbeddedBroker, tmp_path: Path) -> None:
     kafka = apache_kafka.installed()
     if kafka is None:
         pytest.skip("Apache Kafka's jars are not there: make test-all fetches them")

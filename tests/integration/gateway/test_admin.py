@@ -82,7 +82,7 @@ def test_a_branch_of_a_topic(http: httpx.Client) -> None:
     assert http.post("/topics/no-such-topic/branches", json={"name": "x"}).status_code == 404
 
 
-def test_topics_that_cannot_be(http: httpx.Client) -> None:
+def test_wrong_topics_are_refused(http: httpx.Client) -> None:
     for body, status in (
         ({}, 422),
         ({"name": "x", "partitions": 0}, 422),
@@ -98,7 +98,7 @@ def test_topics_that_cannot_be(http: httpx.Client) -> None:
         assert response.status_code == status and response.json()["hint"], response.text
 
 
-def test_the_cluster(http: httpx.Client, broker: EmbeddedBroker) -> None:
+def test_the_cluster_lists_its_broker(http: httpx.Client, broker: EmbeddedBroker) -> None:
     found = http.get("/cluster").json()
     (only,) = found["brokers"]
     assert f"{only['host']}:{only['port']}" == broker.bootstrap_servers and found["cluster_id"]
@@ -115,7 +115,7 @@ def test_internal_topics_are_not_listed_unless_asked_for(http: httpx.Client) -> 
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> None:
+def test_groups_are_listed_described_and_reset(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> None:
     topic, group = make_topic(broker, 2), f"group-{uuid4().hex[:8]}"
     for number in range(6):
         http.post(f"/topics/{topic}/messages", json={"value": "", "partition": number % 2, "timestamp": 1000 + number})
@@ -164,7 +164,7 @@ def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> No
     refused(http.get(f"/groups/{group}"), 404, 40403)
 
 
-def test_share_groups(http: httpx.Client, broker: EmbeddedBroker) -> None:
+def test_share_groups_are_listed_described_and_deleted(http: httpx.Client, broker: EmbeddedBroker) -> None:
     topic, group = make_topic(broker, 1), f"share-{uuid4().hex[:8]}"
     http.post(f"/topics/{topic}/messages/batch", json={"messages": [{"value": ""}] * 3})
     consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})

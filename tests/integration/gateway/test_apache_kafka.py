@@ -77,7 +77,7 @@ def polled(http: httpx.Client, group: str, count: int, **query: Any) -> list[dic
     return found
 
 
-def test_produce(http: httpx.Client) -> None:
+def test_messages_are_produced_to_kafka(http: httpx.Client) -> None:
     assert http.get("/readyz").json() == {"status": "ready"}
     topic = made(http, "produced", 1)
     assert http.post(f"/topics/{topic}/messages", json={"value": "YQ==", "key": "k"}).json()["offset"] == 0
@@ -102,7 +102,7 @@ def test_produce(http: httpx.Client) -> None:
     assert [message["timestamp"] for message in found if message["offset"] in (2, 6)] == [5, 6]
 
 
-def test_a_consumer(http: httpx.Client, kafka: apache_kafka.ApacheKafkaBroker) -> None:
+def test_a_consumer_polls_records_of_kafka(http: httpx.Client, kafka: apache_kafka.ApacheKafkaBroker) -> None:
     topic, group = made(http, "consumed"), "readers"
     put(http, topic, 0, 1, 2)
     put(http, topic, 3, partition=1)
@@ -173,7 +173,7 @@ def await_partitions(http: httpx.Client, group: str, counts: dict[str, int]) -> 
         time.sleep(0.2)
 
 
-def test_a_stream(http: httpx.Client) -> None:
+def test_a_stream_sends_records_of_kafka(http: httpx.Client) -> None:
     topic = made(http, "streamed")
     put(http, topic, 0, 1)
     put(http, topic, 2, partition=1)

@@ -56,7 +56,7 @@ def test_a_batch_is_written_as_a_whole(http: httpx.Client, topic: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["*", "5", '"x"', 'W/"5"', '"1", "2"', '"99999999999999999999"', ""])
-def test_what_is_no_offset(http: httpx.Client, topic: str, given: str) -> None:
+def test_an_if_match_that_is_not_an_offset_is_refused(http: httpx.Client, topic: str, given: str) -> None:
     body = {**_VALUE, "partition": 0}
     assert http.request("POST", f"/topics/{topic}/messages", json=body, headers={"If-Match": given}).status_code == 400
 

@@ -91,7 +91,7 @@ def test_who_leaves_while_joining_again_leaves_last() -> None:
     assert coordinator.epochs == [0, 1, 0, -1]
 
 
-def test_two_who_subscribe_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_subscriptions_of_one_member_share_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second may have its response first, when the first has not yet set the time that is kept."""
     asked: list[Session] = []
 

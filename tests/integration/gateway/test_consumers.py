@@ -169,7 +169,9 @@ def test_polls_with_a_timeout_of_zero_return_what_is_there(
     until(has_all)
 
 
-def test_formats(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
+def test_poll_returns_values_in_the_chosen_format(
+    http: httpx.Client, topic: str, group: str, put: Callable[..., None]
+) -> None:
     made = http.post(f"/subjects/{topic}-value/versions", json={"schema": '"string"'})
     schema_id = made.json()["id"]
     avro = b"\x00" + schema_id.to_bytes(4, "big") + b"\x06ann"
@@ -257,7 +259,7 @@ def test_a_batch_that_cannot_be_read_is_told_and_the_others_are_handed_out(
     assert [row["value"] for row in poll(http, group, format="text")] == ["1"]
 
 
-def test_requests_that_make_no_sense(http: httpx.Client, topic: str, group: str) -> None:
+def test_wrong_requests_of_consumers_are_refused(http: httpx.Client, topic: str, group: str) -> None:
     body: Any
     for body in ({}, {"topics": []}, {"topics": "t"}, {"topics": [1]}, {"topics": [""]}, {"topics": [topic] * 101},
                  {"topics": [topic], "auto_offset_reset": "newest"}, {"topics": [topic], "expires_after_ms": 1},
@@ -274,7 +276,9 @@ def test_requests_that_make_no_sense(http: httpx.Client, topic: str, group: str)
         refusal(http.get(f"/consumers/{group}/poll?{query}"), 400)
 
 
-def test_who_may_not_poll(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
+def test_head_and_cross_site_requests_may_not_poll(
+    http: httpx.Client, topic: str, group: str, put: Callable[..., None]
+) -> None:
     """A poll moves on, so neither a look at its headers nor a page of another site may do it."""
     put(b"x")
     subscribe(http, group, topic)
@@ -299,7 +303,7 @@ def test_one_poll_at_a_time(http: httpx.Client, topic: str, group: str, put: Cal
     assert [row["value"] for row in responses[0]] == ["x"]
 
 
-def test_expiry(http: httpx.Client, topic: str, group: str) -> None:
+def test_a_consumer_that_does_not_poll_expires(http: httpx.Client, topic: str, group: str) -> None:
     def lives_while_it_polls() -> bool:
         """A busy machine may come too late with the poll: then the consumer is gone before, and is tried again."""
         subscribe(http, group, topic, expires_after_ms=1_000, instance_id="brief")
@@ -393,7 +397,7 @@ def test_a_rebalance_with_a_kafka_client(
     assert [(row["partition"], row["offset"]) for row in poll(http, group)][-1] == (gone, 1)
 
 
-def test_reading_something_else(
+def test_a_consumer_may_subscribe_to_another_topic(
     http: httpx.Client, topic: str, group: str, put: Callable[..., None], cluster: Cluster, producer: Producer
 ) -> None:
     """What was handed out and not committed does not stand in the way."""

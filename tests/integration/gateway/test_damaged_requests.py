@@ -62,7 +62,7 @@ class Damage:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
-def test_damaged_requests(call: Caller, seed: int) -> None:
+def test_damaged_requests_get_a_client_error(call: Caller, seed: int) -> None:
     damage = Damage(seed)
     statuses: Counter[int] = Counter()
     for _ in range(150):

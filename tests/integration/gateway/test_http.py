@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(300)
 PEOPLE = read_credentials("# people\n\nbasic ann:se:cret\nbearer t0ken\n")
 
 
-def test_health(call: Caller) -> None:
+def test_livez_and_readyz_are_ok(call: Caller) -> None:
     assert call("GET", "/livez").json == {"status": "live"}
     assert call("GET", "/readyz").json == {"status": "ready"}
     assert call("GET", "/").status == 200
@@ -70,7 +70,7 @@ def test_schemas_that_would_take_too_long(call: Caller) -> None:
         assert call("POST", "/subjects/wide/versions", body).status == expected
 
 
-def test_halves_of_characters(call: Caller) -> None:
+def test_halves_of_characters_are_refused(call: Caller) -> None:
     for path, body in (
         ("/topics", rb'{"name": "\ud800"}'),
         ("/topics", rb'{"name": "x", "configs": {"a": "\ud800"}}'),
@@ -80,7 +80,7 @@ def test_halves_of_characters(call: Caller) -> None:
         assert (response.status, response.json["hint"]) == (400, "send whole characters"), path
 
 
-def test_numbers_that_are_none(call: Caller) -> None:
+def test_numbers_that_are_too_long_are_refused(call: Caller) -> None:
     for path in ("/schemas/ids/{}", "/schemas/ids/{}/versions", "/subjects/s/versions/{}", "/subjects?limit={}"):
         response = call("GET", path.format("9" * 5000))
         assert 400 <= response.status < 500, path
@@ -189,7 +189,7 @@ def test_a_schema_that_the_topic_cannot_take(call: Caller) -> None:
     assert call("POST", "/subjects/small/versions", {"schema": '"string"'}).status == 200, "nothing is stuck"
 
 
-def test_answers_have_the_type_that_was_asked_for(call: Caller) -> None:
+def test_responses_have_the_requested_type(call: Caller) -> None:
     kind = "application/vnd.schemaregistry.v1+json"
     assert call("GET", "/subjects").headers["content-type"] == kind
     assert (
@@ -205,7 +205,7 @@ def test_pages_of_other_sites_may_not_change_anything(call: Caller) -> None:
     assert call("GET", "/subjects", headers={"Host": "localhost:1"}).status == 200
 
 
-def test_credentials(broker: EmbeddedBroker) -> None:
+def test_requests_need_credentials_and_probes_do_not(broker: EmbeddedBroker) -> None:
     with Gateway(GatewayOptions(broker.bootstrap_servers, credentials=PEOPLE)) as gateway:
         call = Caller(gateway.address)
         assert call("GET", "/livez").status == 200
@@ -218,7 +218,7 @@ def test_credentials(broker: EmbeddedBroker) -> None:
         assert call("GET", "/nowhere").status == 401, "nothing is told to strangers"
 
 
-def test_files_with_credentials() -> None:
+def test_files_with_credentials_are_parsed_or_refused() -> None:
     assert Credentials((("ann", "se:cret"),), ((unnamed_token("t0ken"), "t0ken"),)) == PEOPLE
     for text in (
         "",
@@ -301,7 +301,7 @@ def test_an_address_that_is_taken(gateway: Gateway, broker: EmbeddedBroker) -> N
         Gateway(GatewayOptions(broker.bootstrap_servers, port=port)).start()
 
 
-def test_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_the_gateway_serves_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
     subprocess.run(
@@ -336,7 +336,9 @@ def test_a_broker_that_goes_and_comes_back() -> None:
         assert call("POST", "/subjects/s/versions", {"schema": '"int"'}).json == {"id": schema_id + 1}
 
 
-def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gateway_serves_the_schema_command(
+    broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["gateway", "-b", broker.bootstrap_servers, "--http", "127.0.0.1:0", "--schemas-topic", "cli-schemas"]
     command += ["--limit", "max_streams=0", "--limit", "max_consumers=5"]
     server = subprocess.Popen(
@@ -397,7 +399,9 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest
         (["--limit", "max_streams=few"], "--limit max_streams=few: give an integer"),
     ],
 )
-def test_wrong_options(words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_usage_errors(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     people = tmp_path / "people"
     people.write_text("ann:secret")
     people.chmod(0o600)

@@ -83,14 +83,14 @@ def ask_all(document: dict[str, Any], url: str, mode: GenerationMode, examples: 
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_answers_are_as_described(document: dict[str, Any], gateway: Gateway, mode: GenerationMode) -> None:
+def test_responses_are_as_described(document: dict[str, Any], gateway: Gateway, mode: GenerationMode) -> None:
     """Requests that fit the description, and some that do not."""
     assert ask_all(document, gateway.url, mode, 2 if mode is GenerationMode.POSITIVE else 1) > 20
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_answers_are_as_described_whatever_is_asked(
+def test_responses_are_as_described_for_every_request(
     document: dict[str, Any], gateway: Gateway, mode: GenerationMode
 ) -> None:
     assert ask_all(document, gateway.url, mode, 40) > 20

@@ -73,7 +73,7 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_one_message(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_one_message_is_stored_with_key_and_headers(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     body = {"key": "user_123", "value": b64(b"\x00\xffhi"), "headers": {"trace_id": "abc"}, "partition": None}
     response = http.post(f"/topics/{topic}/messages", json=body)
     assert response.status_code == 200
@@ -93,7 +93,7 @@ def test_keys_go_where_java_sends_them(http: httpx.Client, topic: str) -> None:
     assert [row["partition"] for row in offsets] == [(each & 0x7FFFFFFF) % 3 for each in hashes]
 
 
-def test_a_batch(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_a_batch_returns_the_offsets_in_order(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     messages: list[dict[str, Any]] = [{"value": b64(b"%d" % number), "partition": number % 3} for number in range(300)]
     messages[7] |= {"timestamp": 1_700_000_000_000, "headers": {"a": None, "b": ["1", "2"]}, "key": 17}
     messages[8]["value"] = None
@@ -119,7 +119,9 @@ def test_json_values_are_kept_byte_for_byte(http: httpx.Client, broker: Embedded
     assert (first.key(), first.value(), second.key(), second.value()) == (b"user_897123", value, None, None)
 
 
-def test_formats(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_keys_and_values_are_encoded_in_the_chosen_format(
+    http: httpx.Client, broker: EmbeddedBroker, topic: str
+) -> None:
     def send(forms: str, **message: Any) -> int:
         body = {"messages": [message | {"partition": 1}]}
         return http.post(f"/topics/{topic}/messages/batch?{forms}", json=body).status_code
@@ -184,7 +186,9 @@ def test_values_of_a_schema(http: httpx.Client, gateway: Gateway, broker: Embedd
         ("messages/batch", b'{"messages": ' + b"[" * 100_000 + b"}", 400),
     ],
 )
-def test_bad_requests(http: httpx.Client, topic: str, path: str, body: bytes, status: int) -> None:
+def test_bad_requests_are_refused_with_a_hint(
+    http: httpx.Client, topic: str, path: str, body: bytes, status: int
+) -> None:
     response = http.post(f"/topics/{topic}/{path}", content=body)
     assert response.status_code == status or (status == 400 and response.status_code == 422)
     assert set(response.json()) == {"error_code", "message", "hint"}
@@ -197,7 +201,7 @@ def test_headers_are_kept_whole(http: httpx.Client, broker: EmbeddedBroker, topi
     assert message.headers() == [("a", b"x\0y"), ("b", b"1"), ("b", None)]
 
 
-def test_names_that_are_no_topics(http: httpx.Client) -> None:
+def test_wrong_names_of_topics_are_refused(http: httpx.Client) -> None:
     for name in ("a%2Fb", "%00", "x" * 300):
         response = http.post(f"/topics/{name}/messages", json={"value": ""})
         assert (response.status_code, response.json()["error_code"]) == (400, 40002)
@@ -222,7 +226,7 @@ def test_each_record_has_its_own_outcome(http: httpx.Client, broker: EmbeddedBro
     assert (refused.status_code, refused.json()["error_code"]) == (413, 41301)
 
 
-def test_limits(broker: EmbeddedBroker) -> None:
+def test_requests_above_the_limits_are_refused(broker: EmbeddedBroker) -> None:
     limits = Limits(max_body_bytes=10_000, max_records=3, max_in_flight_bytes=15_000)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
         name = make_topic(broker, 1)
@@ -304,7 +308,7 @@ async def _crowd(url: str, path: str) -> set[int]:
         return {response.status_code for response in responses}
 
 
-def test_with_curl(gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None:
+def test_curl_produces_a_record(gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None:
     command = ["curl", "-sS", "--fail", "-m", "30", "-H", "Content-Type: application/json"]
     body = '{"records": [{"value": {"from": "curl"}}]}'
     done = subprocess.run(

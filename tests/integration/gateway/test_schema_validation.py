@@ -90,7 +90,7 @@ def test_confluents_serializers_pass_and_others_do_not(broker: EmbeddedBroker, g
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_batches(broker: EmbeddedBroker, call: Caller, codec: str) -> None:
+def test_compressed_batches_are_validated(broker: EmbeddedBroker, call: Caller, codec: str) -> None:
     topic = guarded_topic(broker.bootstrap_servers)
     good = prefixed(register(call, f"{topic}-value"), b"a" * 400)
     told: list[KafkaError | None] = []
@@ -104,7 +104,7 @@ def test_compressed_batches(broker: EmbeddedBroker, call: Caller, codec: str) ->
     assert end_of(broker.bootstrap_servers, topic) == 1
 
 
-def test_keys(broker: EmbeddedBroker, call: Caller) -> None:
+def test_keys_are_validated(broker: EmbeddedBroker, call: Caller) -> None:
     topic, send = guarded_topic(broker.bootstrap_servers, part="key"), Sender(broker.bootstrap_servers)
     known = register(call, f"{topic}-key")
     assert send(topic, b"anything", prefixed(known)) is None
@@ -123,7 +123,7 @@ def test_idempotent_producers_go_on_after_a_refusal(broker: EmbeddedBroker, call
     assert end_of(broker.bootstrap_servers, topic) == 2
 
 
-def test_transactions(broker: EmbeddedBroker, call: Caller) -> None:
+def test_transactional_records_are_validated(broker: EmbeddedBroker, call: Caller) -> None:
     topic = guarded_topic(broker.bootstrap_servers)
     send = Sender(broker.bootstrap_servers, **{"transactional.id": topic, "transaction.timeout.ms": 300_000})
     producer = send.producer

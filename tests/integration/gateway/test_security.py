@@ -148,7 +148,9 @@ def test_websockets_are_held_to_the_same(call: Caller, exposed: Gateway, certifi
     assert ask_over_tls(address, certificate[0], socket_path, handshake).status == 403
 
 
-def test_no_stack_traces(gateway: Gateway, call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_shows_no_stack_trace(
+    gateway: Gateway, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from millstream.registry.registry import Registry
 
     def fail(*_: object, **__: object) -> None:
@@ -167,7 +169,7 @@ def test_what_was_asked_for_never_becomes_a_page(call: Caller) -> None:
         assert response.headers["content-type"].startswith("application/") and response.json["message"]
 
 
-def test_certificates_that_will_not_do(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_wrong_certificates_of_the_gateway_are_refused(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     chain, key = map(str, certificate)
     _, other_key = make_certificate(tmp_path, "other")
     nonsense = tmp_path / "nonsense.pem"

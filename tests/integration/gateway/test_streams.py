@@ -153,7 +153,7 @@ def test_a_stream_without_events_resumes_too(gateway: Gateway, topic: str, put: 
         assert values(read_events(response.iter_lines()), 1) == ["between"]
 
 
-def test_where_to_begin(stream: Callable[..., Any], put: Callable[..., None]) -> None:
+def test_a_stream_begins_at_the_given_position(stream: Callable[..., Any], put: Callable[..., None]) -> None:
     put("0", "1", "2")
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - 3600)) + "Z"
     for begin, expected in (("1", ["1", "2"]), ("-1", ["2"]), (now, ["0", "1", "2"]), ("-99", ["0", "1", "2"])):
@@ -169,7 +169,7 @@ def test_only_some_partitions(stream: Callable[..., Any], put: Callable[..., Non
         assert (event.data["value"], event.id) == ("yes", "1:1")
 
 
-def test_requests_that_make_no_sense(gateway: Gateway, topic: str) -> None:
+def test_wrong_requests_of_streams_are_refused(gateway: Gateway, topic: str) -> None:
     base = f"{gateway.url}/topics/{topic}/stream"
     for query, status in (("from=then", 400), ("partition=x", 400), ("partition=2", 404), ("format=xml", 400)):
         response = httpx.get(f"{base}?{query}")
@@ -179,7 +179,7 @@ def test_requests_that_make_no_sense(gateway: Gateway, topic: str) -> None:
     assert httpx.head(base).status_code == 405
 
 
-def test_ids() -> None:
+def test_event_ids_are_formatted_and_parsed() -> None:
     assert parse_event_id(format_positions({10: 5, 2: 7})) == {10: 5, 2: 7}
     assert format_positions({10: 5, 2: 7}) == "2:7,10:5"
     moving = EventId({10: 5, 2: 7})
@@ -391,7 +391,7 @@ def test_streams_that_come_together_are_counted_together(
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
+def test_curl_reads_a_stream(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
     put("hello")
     command = ["curl", "-sN", f"{gateway.url}/topics/{topic}/stream?from=earliest&format=text"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as curl:

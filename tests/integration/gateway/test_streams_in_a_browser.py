@@ -28,7 +28,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_event_source(broker: EmbeddedBroker, chromium: str) -> None:  # noqa: F811
+def test_an_event_source_of_a_browser_reads_a_stream(broker: EmbeddedBroker, chromium: str) -> None:  # noqa: F811
     from playwright.sync_api import sync_playwright
 
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})

@@ -143,7 +143,7 @@ def test_produce_in_formats_without_schema(http: httpx.Client, broker: EmbeddedB
     assert (fourth.key(), fourth.value(), fifth.value()) == (b"k", "é".encode(), None)
 
 
-def test_produce_refused(http: httpx.Client, topic: str) -> None:
+def test_wrong_produce_requests_are_refused(http: httpx.Client, topic: str) -> None:
     good: dict[str, Any] = {"records": [{"value": {}}]}
     refused(post(http, f"/topics/{topic}", good, "application/json"), 415, 415)
     refused(post(http, f"/topics/{topic}", good, of("xml")), 415, 415)
@@ -238,7 +238,7 @@ def test_a_consumer_from_creation_to_deletion(
     refused(consumer.delete(), 404, 40403)
 
 
-def test_automatic_commits(http: httpx.Client, topic: str, group: str) -> None:
+def test_a_consumer_commits_automatically_when_it_leaves(http: httpx.Client, topic: str, group: str) -> None:
     """On by default, as in Kafka: what was read is committed when the consumer goes."""
     post(http, f"/topics/{topic}", {"records": [{"value": "Kg==", "partition": 0}] * 3}, of("binary"))
     first = Instance(http, group, **{"auto.offset.reset": "earliest"})
@@ -252,7 +252,7 @@ def test_automatic_commits(http: httpx.Client, topic: str, group: str) -> None:
     second.delete()
 
 
-def test_partitions_by_hand(http: httpx.Client, topic: str, group: str) -> None:
+def test_a_consumer_reads_partitions_assigned_by_hand(http: httpx.Client, topic: str, group: str) -> None:
     place = {"topic": topic, "partition": 1}
     consumer = Instance(http, group, **{"auto.offset.reset": "none", "enable.auto.commit": False})
     refused(consumer.post("assignments", {"partitions": [{"topic": "missing", "partition": 0}]}), 404, 40401)
@@ -270,7 +270,7 @@ def test_partitions_by_hand(http: httpx.Client, topic: str, group: str) -> None:
     consumer.delete()
 
 
-def test_a_pattern(http: httpx.Client, topic: str, group: str) -> None:
+def test_a_consumer_subscribes_to_a_pattern(http: httpx.Client, topic: str, group: str) -> None:
     consumer = Instance(http, group, format="text", **{"auto.offset.reset": "earliest"})
     assert consumer.post("subscription", {"topic_pattern": f"{topic[:-1]}."}).status_code == 204
     post(http, f"/topics/{topic}", {"records": [{"value": "hello", "partition": 0}]}, of("text"))

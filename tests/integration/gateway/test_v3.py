@@ -69,7 +69,7 @@ def test_offsets_of_a_partition(api: httpx.Client, gateway: Gateway, topic: str)
     refused(api.get(f"topics/{topic}/partitions/2/offset"), 404, 404)
 
 
-def test_clusters_and_brokers(api: httpx.Client, gateway: Gateway) -> None:
+def test_clusters_and_brokers_are_listed(api: httpx.Client, gateway: Gateway) -> None:
     found = api.get(f"{gateway.url}/v3/clusters").json()
     assert found["kind"] == "KafkaClusterList" and found["metadata"] == {
         "self": f"{gateway.url}/v3/clusters",
@@ -89,7 +89,7 @@ def test_clusters_and_brokers(api: httpx.Client, gateway: Gateway) -> None:
     refused(api.get(f"{gateway.url}/v3/nothing"), 404, 404)
 
 
-def test_topics(api: httpx.Client) -> None:
+def test_topics_are_created_listed_and_deleted(api: httpx.Client) -> None:
     name = f"v3-{uuid4().hex[:8]}"
     body = {"topic_name": name, "partitions_count": 2, "replication_factor": 1}
     body |= {"configs": [{"name": "cleanup.policy", "value": "compact"}]}
@@ -130,7 +130,7 @@ def test_topics(api: httpx.Client) -> None:
     refused(api.post("topics", json={"topic_name": "x", "replication_factor": 9}), 400, 40002)
 
 
-def test_configs(api: httpx.Client, topic: str) -> None:
+def test_configs_of_a_topic_are_read_and_changed(api: httpx.Client, topic: str) -> None:
     configs = f"topics/{topic}/configs"
     found = api.get(configs).json()
     assert found["kind"] == "KafkaTopicConfigList" and all(row["topic_name"] == topic for row in found["data"])
@@ -160,7 +160,7 @@ def test_configs(api: httpx.Client, topic: str) -> None:
     assert api.delete("broker-configs/log.retention.ms").status_code == 204
 
 
-def test_groups(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_groups_and_their_lags_are_listed(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     group = f"v3-{uuid4().hex[:8]}"
     for number in range(5):
         api.post(f"topics/{topic}/records", json={"partition_id": 0, "value": {"type": "STRING", "data": str(number)}})
@@ -199,7 +199,7 @@ def test_groups(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     refused(api.get(f"consumer-groups/{group}"), 404, 40403)
 
 
-def test_one_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_one_record_is_stored_as_sent(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     body = {
         "partition_id": 1,
         "headers": [{"name": "h", "value": base64.b64encode(b"\x01").decode()}],
@@ -224,7 +224,7 @@ def test_one_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> No
     assert (message.key(), message.value(), message.headers()) == (b"k\xff", b'{"n":1}', [("h", b"\x01")])
 
 
-def test_each_line_answers_its_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_each_line_is_the_response_to_its_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     records = [{"value": {"type": "STRING", "data": str(number)}, "partition_id": 0} for number in range(50)]
     texts = [json.dumps(record) for record in records]
     texts[3] = '{"value": {"type": "BINARY", "data": "!"}}'
@@ -248,7 +248,7 @@ def test_each_line_answers_its_record(api: httpx.Client, broker: EmbeddedBroker,
     refused(api.post(f"topics/{topic}/records", content=""), 400, 400)
 
 
-def test_answers_come_while_records_are_still_sent(gateway: Gateway, api: httpx.Client, topic: str) -> None:
+def test_responses_come_while_records_are_still_sent(gateway: Gateway, api: httpx.Client, topic: str) -> None:
     path = httpx.URL(f"{api.base_url}topics/{topic}/records").path
     host, _, port = gateway.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
@@ -266,7 +266,7 @@ def test_answers_come_while_records_are_still_sent(gateway: Gateway, api: httpx.
         assert response.read().strip() == b""
 
 
-def test_times(api: httpx.Client, broker: EmbeddedBroker) -> None:
+def test_timestamps_keep_their_milliseconds(api: httpx.Client, broker: EmbeddedBroker) -> None:
     """A millisecond is not lost on the way, and what librdkafka would take for now is refused."""
     topic = make_topic(broker, 1)
     times = {"1970-01-01T00:00:01.001Z": 1_001, "2023-11-14T22:13:20.123": 1_700_000_000_123}
@@ -278,7 +278,9 @@ def test_times(api: httpx.Client, broker: EmbeddedBroker) -> None:
     assert [row.timestamp()[1] for row in read_all(broker, topic, 2)] == list(times.values())
 
 
-def test_schemas(api: httpx.Client, gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None:
+def test_records_are_encoded_with_schemas(
+    api: httpx.Client, gateway: Gateway, broker: EmbeddedBroker, topic: str
+) -> None:
     avro = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "long"]}]})
     data = {"n": {"long": 7}}
     first = {"partition_id": 0, "value": {"type": "AVRO", "schema": avro, "data": data}}
@@ -383,7 +385,7 @@ def test_acls_without_an_authorizer_are_refused(api: httpx.Client) -> None:
     assert "authorizer" in response.json()["message"]
 
 
-def test_a_batch(api: httpx.Client, topic: str) -> None:
+def test_a_batch_has_a_status_for_each_record(api: httpx.Client, topic: str) -> None:
     entries: list[dict[str, Any]] = [{"id": str(n), "value": {"type": "STRING", "data": "x"}} for n in range(3)]
     entries[1]["value"]["data"] = 5
     response = api.post(f"topics/{topic}/records:batch", json={"entries": entries})

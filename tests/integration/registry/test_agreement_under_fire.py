@@ -27,7 +27,7 @@ def schema(number: int) -> SchemaRequest:
     return SchemaRequest(json.dumps({"type": "record", "name": "R", "fields": fields}))
 
 
-def test_answers_stay_true_while_leaders_are_killed() -> None:
+def test_responses_stay_true_while_leaders_are_killed() -> None:
     with ExitStack() as stack:
         nodes = stack.enter_context(EmbeddedCluster(3))
 

@@ -86,7 +86,9 @@ def order_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
 
 
-def test_avro(client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str) -> None:
+def test_confluents_client_reads_and_writes_avro(
+    client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str
+) -> None:
     name = f"avro{topic}"
     context = SerializationContext(name, MessageField.VALUE)
     write, write_2 = AvroSerializer(client, json.dumps(USER)), AvroSerializer(client, json.dumps(USER_2))
@@ -97,7 +99,9 @@ def test_avro(client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str) 
     assert client.get_versions(f"{name}-value") == [1, 2]
 
 
-def test_json(client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str) -> None:
+def test_confluents_client_reads_and_writes_json(
+    client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str
+) -> None:
     name = f"json{topic}"
     context = SerializationContext(name, MessageField.VALUE)
     write, read = JSONSerializer(json.dumps(JSON_USER), client), JSONDeserializer(None, schema_registry_client=client)

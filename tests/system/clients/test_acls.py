@@ -110,7 +110,7 @@ def test_commands_need_permission_themselves(secured: Secured) -> None:
 
 
 @pytest.mark.slow
-def test_kafka_acls_tool(secured: Secured, tmp_path: Path) -> None:
+def test_kafka_acls_adds_lists_and_removes(secured: Secured, tmp_path: Path) -> None:
     properties = tmp_path / "admin.properties"
     jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     properties.write_text(

@@ -60,7 +60,7 @@ def committed(bootstrap: str, group: str) -> dict[int, int]:
     return {each.partition: each.offset for each in found.result(TIMEOUT_SECONDS).topic_partitions}
 
 
-def test_consumer_groups_tool(kafka_tools: KafkaTools, bootstrap: str, topic: str) -> None:
+def test_kafka_consumer_groups_lists_describes_and_resets(kafka_tools: KafkaTools, bootstrap: str, topic: str) -> None:
     fill(bootstrap, topic, 20)
     consume_as_group(bootstrap, topic, topic, 20)
     listed = {row["GROUP"]: row["STATE"] for row in table(groups_tool(kafka_tools, bootstrap, "--list", "--state"))}

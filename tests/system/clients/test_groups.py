@@ -136,7 +136,7 @@ def test_broker_killed_in_mid_consumption(
         ("java", "cooperative-sticky"),
     ],
 )
-def test_strategies(
+def test_every_strategy_shares_the_partitions(
     client: str, strategy: str, quick_broker: brokers.BrokerProcess, topic: str, start_member: StartMember
 ) -> None:
     bootstrap = quick_broker.bootstrap_servers

@@ -98,7 +98,7 @@ def config(directory: Path, keytab: Path, principal: str) -> str:
     return str(file)
 
 
-def test_java(tools: KafkaTools, bootstrap: str, client: Path, tmp_path: Path) -> None:
+def test_java_logs_in_by_kerberos(tools: KafkaTools, bootstrap: str, client: Path, tmp_path: Path) -> None:
     at = ("--bootstrap-server", bootstrap, "--topic", "by-java", "--command-config", config(tmp_path, client, "client"))
     tools("org.apache.kafka.tools.ConsoleProducer", *at, stdin="from java\n")
     assert "from java" in tools("kafka-console-consumer", *at, "--from-beginning", "--max-messages", "1")
@@ -134,7 +134,7 @@ def test_messages_that_are_no_tickets_end_the_login(bootstrap: str) -> None:
             assert [authenticate(wire, message).error_code for message in messages][-1] == 58
 
 
-def test_kcat(bootstrap: str, client: Path) -> None:
+def test_kcat_logs_in_by_kerberos(bootstrap: str, client: Path) -> None:
     try:
         install_test_clients.kcat_with_kerberos()
     except apache_kafka.ToolchainMissingError as reason:

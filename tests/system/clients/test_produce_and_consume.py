@@ -120,7 +120,7 @@ def test_offset_out_of_range_is_an_error_without_reset(
     assert failure.value.type == OUT_OF_RANGE[client.name], failure.value
 
 
-def test_seek_by_timestamp(
+def test_consumers_begin_at_a_timestamp(
     client: ClientProgram, bootstrap: str, topic: str, create_topic: Create, get_client: GetClient
 ) -> None:
     create_topic(client, topic)

@@ -40,7 +40,9 @@ def _values(get_client: GetClient, bootstrap: str, topic: str, count: int) -> li
     return [base64.b64decode(each["value"]).decode() for each in read]
 
 
-def test_java(bootstrap: str, compacted: str, kafka: apache_kafka.KafkaDistribution, get_client: GetClient) -> None:
+def test_java_gets_an_error_for_each_record(
+    bootstrap: str, compacted: str, kafka: apache_kafka.KafkaDistribution, get_client: GetClient
+) -> None:
     log4j = f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2-tool.properties'}"
     command = ["java", "-Xmx256m", *apache_kafka.QUICK_START_OPTIONS, log4j, "-cp", kafka.classpath, str(_JAVA)]
     arguments = [bootstrap, compacted, str(COUNT), str(EVERY)]
@@ -53,7 +55,9 @@ def test_java(bootstrap: str, compacted: str, kafka: apache_kafka.KafkaDistribut
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_librdkafka(bootstrap: str, compacted: str, codec: str, get_client: GetClient) -> None:
+def test_librdkafka_gets_an_error_for_each_record(
+    bootstrap: str, compacted: str, codec: str, get_client: GetClient
+) -> None:
     settings = {"bootstrap.servers": bootstrap, "linger.ms": 900_000, "message.timeout.ms": 2 * _HOUR_MS}
     producer = Producer(settings | {"enable.idempotence": True, "compression.type": codec, "log_level": 0})
     outcomes: dict[int, KafkaError | None] = {}

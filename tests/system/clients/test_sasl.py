@@ -122,7 +122,7 @@ def librdkafka_settings(broker: EmbeddedBroker, mechanism: str, user: str, passw
 
 
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_librdkafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_librdkafka_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     from confluent_kafka import Consumer, Producer
 
     name, password = secret(mechanism)
@@ -147,7 +147,7 @@ def test_librdkafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanis
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_kafka_python(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_kafka_python_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     from kafka import KafkaConsumer, KafkaProducer
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
@@ -175,7 +175,7 @@ def test_kafka_python(broker: EmbeddedBroker, secret: Secret, topic: str, mechan
 
 
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_aiokafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_aiokafka_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka.abc import AbstractTokenProvider
 
@@ -205,7 +205,7 @@ def test_aiokafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
-def test_kcat(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_kcat_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     """librdkafka before 2.8 sends a nonce by SCRAM that Kafka refuses since CVE-2024-56128 (3.7.2), and so do we."""
     try:
         install_test_clients.kcat()
@@ -223,7 +223,7 @@ def test_kcat(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str
 
 
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_kafkajs(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_kafkajs_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     try:
         environment = dict(install_test_clients.kafkajs().environment)
     except apache_kafka.ToolchainMissingError as reason:
@@ -252,13 +252,13 @@ def franz_go(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_franz_go(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str, franz_go: str) -> None:
+def test_franz_go_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str, franz_go: str) -> None:
     arguments = (broker.bootstrap_servers, topic, mechanism, *secret(mechanism))
     assert run(franz_go, *arguments) == "from franz-go"
 
 
 @pytest.mark.parametrize("mechanism", _EACH[:3])
-def test_java(
+def test_java_logs_in(
     broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str, kafka_tools: KafkaTools, tmp_path: Path
 ) -> None:
     config = java_config(tmp_path, mechanism, *secret(mechanism))
@@ -296,7 +296,7 @@ def test_kafka_configs_changes_and_removes_users(
     assert "short" not in cast(Any, admin.describe_user_scram_credentials()).result(TIMEOUT_SECONDS)
 
 
-def test_kafka_delegation_tokens(
+def test_kafka_delegation_tokens_creates_renews_and_expires(
     broker: EmbeddedBroker, kafka_tools: KafkaTools, admin_config: str, tmp_path: Path
 ) -> None:
     def tokens(*arguments: str, config: str = admin_config) -> str:

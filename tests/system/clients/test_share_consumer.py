@@ -216,7 +216,7 @@ def test_latest_means_the_same_after_kill_9(broker: EmbeddedBroker, make_queue: 
         assert values(queue.take(worker, 1)) == ["after it began"]
 
 
-def test_dead_letters(make_queue: MakeQueue) -> None:
+def test_records_that_are_given_up_become_dead_letters(make_queue: MakeQueue) -> None:
     queue = make_queue()
     graveyard = f"dlq.{queue.topic}"
     queue.create(graveyard, errors_deadletterqueue_group_enable="true")
@@ -245,7 +245,7 @@ def test_dead_letters(make_queue: MakeQueue) -> None:
     assert b"limit" in dict(letters[b"hopeless"].headers())["__dlq.errors.message"]
 
 
-def test_key_order(make_queue: MakeQueue) -> None:
+def test_records_of_a_key_are_delivered_in_order(make_queue: MakeQueue) -> None:
     queue = make_queue()
     queue.configure(**{"share.key.order": "true"})
     keys, rounds = ("a", "b", "c"), 6

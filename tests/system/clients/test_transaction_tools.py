@@ -68,7 +68,7 @@ def transactions(kafka_tools: KafkaTools, started: brokers.BrokerProcess) -> Tra
     return Transactions(kafka_tools, started.bootstrap_servers)
 
 
-def test_list_and_describe(transactions: Transactions) -> None:
+def test_kafka_transactions_lists_and_describes(transactions: Transactions) -> None:
     listed = {row["TransactionalId"]: row for row in transactions("list")}
     assert listed["ended"]["TransactionState"] == "CompleteCommit"
     assert listed["open"]["TransactionState"] == "Ongoing"
@@ -78,7 +78,7 @@ def test_list_and_describe(transactions: Transactions) -> None:
     assert row["TransactionTimeoutMs"] == "60000"
 
 
-def test_describe_producers(transactions: Transactions) -> None:
+def test_kafka_transactions_describes_producers(transactions: Transactions) -> None:
     rows = transactions("describe-producers", "--topic", TOPIC, "--partition", "0")
     # Three records and a marker for each that has ended.
     starts = {row["CurrentTransactionStartOffset"] for row in rows}
@@ -114,7 +114,9 @@ def test_a_hanging_transaction_is_found_and_aborted(transactions: Transactions, 
     assert read["offset"] == 2
 
 
-def test_what_is_on_disk(started: brokers.BrokerProcess, dump: Dump, get_client: GetClient) -> None:
+def test_dump_log_decodes_transactions_and_their_state(
+    started: brokers.BrokerProcess, dump: Dump, get_client: GetClient
+) -> None:
     """Last in this file: it ends the open transaction and stops the broker."""
     bootstrap = started.bootstrap_servers
     writer = get_client("confluent-kafka")

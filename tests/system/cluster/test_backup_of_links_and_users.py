@@ -47,7 +47,7 @@ def moved(file: Path, into: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_secured_cluster(tmp_path: Path) -> None:
+def test_a_secured_cluster_is_restored_with_its_users(tmp_path: Path) -> None:
     made, repository, restored = tmp_path / "made", tmp_path / "backups", tmp_path / "restored"
     port = free_port_range(40)
     init = [sys.executable, "-m", "millstream", "security", "init", str(made), "--port", str(port)]

@@ -61,7 +61,7 @@ def test_a_cluster_that_was_stopped_comes_back_with_its_id_and_its_records(tmp_p
         Writer(cluster.bootstrap_servers).write("kept", 50)
 
 
-def test_separate_roles(tmp_path: Path) -> None:
+def test_a_controller_and_two_brokers_form_a_cluster(tmp_path: Path) -> None:
     with EmbeddedCluster(2, {"cluster.id": "4L6g3nShT-eMCtK--X86sw"}, controllers=1, data_dir=tmp_path) as cluster:
         assert cluster_ids(cluster) == {"4L6g3nShT-eMCtK--X86sw"}
         eventually(lambda: _sees(cluster.address(1), {1, 2}))

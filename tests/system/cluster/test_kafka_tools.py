@@ -65,7 +65,7 @@ def tools(cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory) ->
     run.close()
 
 
-def test_topics(tools: Tools) -> None:
+def test_kafka_topics_spreads_leaders_and_replicas(tools: Tools) -> None:
     tools("kafka-topics", "--create", "--topic", "spread", "--partitions", "6", "--replication-factor", "3")
     spread = eventually(lambda: _complete(tools, "spread"))
     leaders = sorted(row["Leader"] for row in spread.values())
@@ -227,7 +227,7 @@ def _feature(tools: Tools, name: str, level: int) -> Callable[[], None]:
     return check
 
 
-def test_features(tools: Tools) -> None:
+def test_kafka_features_downgrades_and_upgrades(tools: Tools) -> None:
     assert "downgraded to 0" in tools("kafka-features", "downgrade", "--feature", "share.version=0")
     eventually(_feature(tools, "share.version", 0))
     # Together with the quorum's own feature, as `--release-version` asks for it.
@@ -241,7 +241,7 @@ def test_features(tools: Tools) -> None:
     eventually(_feature(tools, "transaction.version", 2))
 
 
-def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:
+def test_kafka_transactions_finds_a_transaction_of_the_cluster(cluster: EmbeddedCluster, tools: Tools) -> None:
     create_topic(cluster, "written-in-one")
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "of-tools", **QUIET})
     producer.init_transactions(TIMEOUT_SECONDS)
@@ -271,7 +271,7 @@ def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:
     assert '"transactionPartitions":[{"topic":"written-in-one","partitionIds":[0]}]' in dumped
 
 
-def test_a_dead_broker(cluster: EmbeddedCluster, tools: Tools) -> None:
+def test_kafka_tools_show_a_dead_broker(cluster: EmbeddedCluster, tools: Tools) -> None:
     tools("kafka-topics", "--create", "--topic", "two", "--replica-assignment", "2:3,3:1")
     create_topic(cluster, "three")
     writer = Writer(cluster.bootstrap_servers)
@@ -305,7 +305,7 @@ def _led(tools: Tools, topic: str, leader: str) -> dict[int, dict[str, str]]:
     return rows
 
 
-def test_an_unclean_election(cluster: EmbeddedCluster, tools: Tools) -> None:
+def test_an_unclean_election_is_held_where_it_is_requested(cluster: EmbeddedCluster, tools: Tools) -> None:
     """An unclean election gives a leader without the records of the others, and only where it is requested."""
     tools("kafka-topics", "--create", "--topic", "unclean", "--replica-assignment", "2:3")
     eventually(lambda: described(cluster, "unclean", in_sync=2))

@@ -141,7 +141,7 @@ def test_what_is_huge_is_cut_and_can_be_seen_whole_and_bytes_are_hexadecimal(
     looking.await_text("bytes", "00000040  40 41 42 43 44 45 46 47  48 49 4a 4b 4c 4d 4e 4f  @ABCDEFGHIJKLMNO")
 
 
-def test_jumps_and_filters(looking: Looking, payments: Payments) -> None:
+def test_the_page_jumps_to_an_offset_and_filters(looking: Looking, payments: Payments) -> None:
     page = looking.open(f"/messages?topic={payments.topic}&partition=1&offset=15")
     looking.await_text("status", "5 records")
     offsets = page.get_by_test_id("records").locator("a.ms-row-link").all_inner_texts()

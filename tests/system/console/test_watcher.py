@@ -195,7 +195,7 @@ def test_one_that_hangs_keeps_no_one_waiting(watcher: Watcher, cluster: FakeClus
     await_snapshot(watcher, lambda snapshot: silent(snapshot) == [])
 
 
-def test_a_broker_is_alive_while_it_answers_pings_however_long_its_data_takes(
+def test_a_broker_is_alive_while_it_responds_to_pings_however_long_its_data_takes(
     watcher: Watcher, cluster: FakeCluster
 ) -> None:
     """As with thousands of partitions on a busy machine."""

@@ -222,7 +222,7 @@ def refused(*words: str) -> str:
 
 
 @pytest.mark.parametrize("cores", ["0", "65", "many"])
-def test_numbers_that_cannot_be(cores: str, tmp_path: Path) -> None:
+def test_wrong_numbers_of_cores_are_refused(cores: str, tmp_path: Path) -> None:
     reason = refused("--cores", cores, "--data-dir", str(tmp_path))
     assert f"--cores={cores} is not allowed: write a number from 1 to 64, or auto" in reason
 

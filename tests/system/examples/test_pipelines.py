@@ -41,7 +41,7 @@ def cents(value: Any) -> Decimal:
 
 
 @pytest.mark.parametrize("example", ["orders-revenue"], indirect=True)
-def test_orders_revenue(example: Example, pictures: Path | None) -> None:
+def test_orders_revenue_counts_all_but_late_orders(example: Example, pictures: Path | None) -> None:
     """Two runs: what the second brings too late for the first one's watermark is not counted, all else is."""
     generate = example.generate
     stream = list(islice(generate.orders(START, timedelta(seconds=0.6)), 6000))
@@ -80,7 +80,7 @@ def test_orders_revenue(example: Example, pictures: Path | None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["click-sessions"], indirect=True)
-def test_click_sessions(example: Example, pictures: Path | None) -> None:
+def test_click_sessions_are_found(example: Example, pictures: Path | None) -> None:
     generate = example.generate
     clicks = list(generate.clicks(START, 150))
     example.client.create_topic("clicks", partitions=3)
@@ -176,7 +176,7 @@ RATES = {"EUR": Decimal("1.00"), "USD": Decimal("0.90"), "CHF": Decimal("1.05")}
 
 
 @pytest.mark.parametrize("example", ["exactly-once-copy"], indirect=True)
-def test_exactly_once_copy(example: Example, pictures: Path | None) -> None:
+def test_each_transfer_is_copied_once(example: Example, pictures: Path | None) -> None:
     """Each transfer is in one of the two topics, once, over several runs."""
     generate = example.generate
     example.client.create_topic("transfers", partitions=4)

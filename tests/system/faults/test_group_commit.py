@@ -167,7 +167,7 @@ def test_without_it_an_ack_waits_for_no_fsync(address: str, disk: HeldDisk) -> N
             assert code(wire) == 0
 
 
-def test_flush_messages(address: str, disk: HeldDisk) -> None:
+def test_flush_messages_bounds_records_between_syncs(address: str, disk: HeldDisk) -> None:
     with Wire(address) as wire:
         wire.create_topic("data", 1, flush_messages="5")
         before = disk.count

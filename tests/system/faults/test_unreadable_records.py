@@ -59,7 +59,7 @@ def commit(address: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff" * 30])
-def test_coordinators_load(tmp_path: Path, value: bytes | None) -> None:
+def test_coordinators_load_beside_unreadable_records(tmp_path: Path, value: bytes | None) -> None:
     with EmbeddedBroker(SETTINGS, data_dir=tmp_path) as broker:
         address = broker.bootstrap_servers
         with Wire(address) as wire:

@@ -19,7 +19,7 @@ PYTHON_OF_DEBIAN = {"bookworm": "311", "trixie": "313"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_the_debian_package(tmp_path: Path) -> None:
+def test_the_debian_package_is_installed_upgraded_and_purged(tmp_path: Path) -> None:
     """Built for the Debian of this machine, installed into another one, upgraded with a changed conffile, purged."""
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     suite = release.get("VERSION_CODENAME", "").strip('"')

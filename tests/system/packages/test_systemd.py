@@ -117,7 +117,7 @@ def test_several_nodes_are_one_service(tmp_path: Path) -> None:
         assert service.is_silent()
 
 
-def test_the_unit_file(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_file(tmp_path: Path) -> None:
     try:
         analyze = debian_package("systemd", "systemd-analyze")
     except ToolchainMissingError as reason:

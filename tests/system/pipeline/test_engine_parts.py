@@ -117,7 +117,7 @@ class TestMetrics:
         assert r'millstream_pipeline_dead_letters_total{pipeline="sh\"op",step="orders"} 2' in text
         assert "# TYPE millstream_pipeline_rows_in_total counter" in text
 
-    def test_it_is_served(self) -> None:
+    def test_metrics_of_the_engine_are_served(self) -> None:
         server = MetricsServer(lambda: "a 1\n", 0)
         try:
             with urllib.request.urlopen(server.address, timeout=TIMEOUT_SECONDS) as response:

@@ -127,7 +127,7 @@ def test_both_put_keys_into_the_same_partitions(told: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("reading", KINDS)
-def test_transactions(told: dict[str, Any], reading: str) -> None:
+def test_both_connectors_read_the_same_transactions(told: dict[str, Any], reading: str) -> None:
     committed = told[f"read_committed as {reading}"]
     assert committed["millstream"] == committed["kafka"]
     assert _values(committed["kafka"]) == [f"committed {number}" for number in range(3)] * 2
@@ -137,7 +137,7 @@ def test_transactions(told: dict[str, Any], reading: str) -> None:
     assert _values(uncommitted["kafka"]) == [f"{fate} {number}" for fate in fates for number in range(3)] + ["open"]
 
 
-def test_where_to_begin_and_end(told: dict[str, Any]) -> None:
+def test_both_connectors_begin_and_end_at_the_same_offsets(told: dict[str, Any]) -> None:
     for question in ("broker's time", "from offsets", "from a time"):
         assert told[question]["millstream"] == told[question]["kafka"], question
     assert told["broker's time"]["kafka"][0][6] == 1

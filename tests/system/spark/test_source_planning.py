@@ -251,7 +251,7 @@ class TestStream:
         with pytest.raises(MissingTopicError, match="'planned-nowhere' does not exist"):
             orders.planner(subscribe=f"{orders.name},planned-nowhere").latest(start, limited=True)
 
-    def test_a_cluster_that_does_not_answer_for_a_while_is_waited_for(self) -> None:
+    def test_a_cluster_that_does_not_respond_for_a_while_is_waited_for(self) -> None:
         with EmbeddedBroker() as broker:
             orders = Topic(broker.bootstrap_servers)
             short_timeout = {"kafka.default.api.timeout.ms": "200"}
@@ -437,7 +437,7 @@ class TestLoss:
         with pytest.raises(DataLossError, match="the offsets 0 to 11 are gone"):
             orders.planner().ranges(start, end)  # after a restart
 
-    def test_topic_created_again(self, topic: Callable[..., Topic]) -> None:
+    def test_a_recreated_topic_is_a_loss(self, topic: Callable[..., Topic]) -> None:
         orders = topic()
         orders.produce(7)
         planner = orders.planner()
@@ -486,7 +486,7 @@ class TestLoss:
             plan_batch(orders.options(startingOffsets=json.dumps({orders.name: {"0": 1}})).for_batch())
         assert "checkpoint" not in str(raised.value)
 
-    def test_topic_deleted(self, topic: Callable[..., Topic]) -> None:
+    def test_a_deleted_topic_is_a_loss(self, topic: Callable[..., Topic]) -> None:
         orders = topic()
         orders.produce(7)
         start = stored(orders.planner().latest(orders.planner().initial(), limited=True))
@@ -728,7 +728,7 @@ class TestRegistry:
 
 
 class TestBatch:
-    def test_positions(self, topic: Callable[..., Topic]) -> None:
+    def test_a_batch_begins_and_ends_at_the_given_positions(self, topic: Callable[..., Topic]) -> None:
         orders = topic(2)
         now = int(time.time() * 1000)
         orders.produce(10, 0, timestamp=now)
@@ -762,7 +762,9 @@ class TestBatch:
         ranges = plan_batch(options)
         assert len(ranges) == 7 and offsets_read(options, ranges) == list(range(1000))
 
-    def test_patterns_and_assignments(self, topic: Callable[..., Topic], broker: EmbeddedBroker) -> None:
+    def test_patterns_and_assignments_choose_partitions(
+        self, topic: Callable[..., Topic], broker: EmbeddedBroker
+    ) -> None:
         orders, clicks = topic(2), topic()
         orders.produce(1, 1)
         clicks.produce(2)

@@ -25,7 +25,7 @@ def spark(tmp_path: Path) -> Iterator[StandaloneSpark]:
         yield cluster
 
 
-def test_a_pipeline(tmp_path: Path, spark: StandaloneSpark) -> None:
+def test_a_pipeline_survives_faults_over_spark_connect(tmp_path: Path, spark: StandaloneSpark) -> None:
     with Numbers() as numbers, ConnectServer(tmp_path, spark.url, SETTINGS) as server:
         run = Run(tmp_path, numbers.bootstrap, pipeline_file(tmp_path), ["--remote", server.url], settings={})
 
@@ -57,7 +57,7 @@ def test_a_pipeline(tmp_path: Path, spark: StandaloneSpark) -> None:
             run.kill()
 
 
-def test_a_batch_query(tmp_path: Path, spark: StandaloneSpark) -> None:
+def test_a_batch_query_runs_over_spark_connect(tmp_path: Path, spark: StandaloneSpark) -> None:
     with Numbers(per_second=2000, ahead=4000) as numbers, ConnectServer(tmp_path, spark.url, SETTINGS) as server:
         client = Client(tmp_path, server.url)
         watch = Watch(numbers, client.is_running, lambda: f"{client.told()}\n{server.logs()}\n{spark.logs()}")

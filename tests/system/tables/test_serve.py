@@ -64,7 +64,7 @@ def _process(broker: EmbeddedBroker, place: Path, *more: str) -> Iterator[subpro
 
 
 @pytest.mark.slow
-def test_kill_the_server(broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path) -> None:
+def test_tables_are_right_after_a_killed_server(broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path) -> None:
     """kill -9 at random moments, while records arrive: every table is proven, and equal to the model."""
     moments = random.Random(20)
     topics = [make_topic(cluster, f"killed-{each}", format=each) for each in FORMATS]

@@ -84,7 +84,7 @@ def test_measured_figures_are_read(tmp_path: Path) -> None:
         read_figures(str(tmp_path / "none"))
 
 
-def test_table_and_json() -> None:
+def test_capacity_prints_a_table_and_json() -> None:
     arguments = ["capacity", "--messages", "1e6", "--groups", "5", "--retention", "365d", "--local-retention", "6h"]
     table = CliRunner().invoke(app.app, arguments)
     assert table.exit_code == 0, table.output

@@ -33,7 +33,7 @@ def response(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_all_fields(version: int) -> None:
+def test_all_fields_of_a_response_are_read(version: int) -> None:
     frame = bytearray(b"head!" + response(version, current_leader={"leader_id": 3, "leader_epoch": 4}))
     error, fetched = parse_response(frame, 5, version)
     assert error == 0
@@ -56,7 +56,7 @@ def test_no_records_and_no_transactions(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_errors(version: int) -> None:
+def test_errors_of_a_response_are_read(version: int) -> None:
     assert parse_response(bytearray(response(version, row_error=6)), 0, version).error == 6
     if version >= 7:
         assert parse_response(bytearray(response(version, error=71)), 0, version).error == 71
@@ -65,7 +65,7 @@ def test_errors(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
-def test_cut_off(version: int) -> None:
+def test_a_response_that_is_cut_off_is_malformed(version: int) -> None:
     whole = response(version, records=b"r" * 20)
     tail = 30  # what stands behind the records may be missing without harm
     for length in range(len(whole) - tail):
@@ -73,7 +73,7 @@ def test_cut_off(version: int) -> None:
             parse_response(bytearray(whole[:length]), 0, version)
 
 
-def test_more_than_asked_for() -> None:
+def test_a_response_with_more_partitions_is_malformed() -> None:
     topic = {"topic_id": TOPIC_ID, "partitions": [{"partition_index": 0, "records": b""}] * 2}
     whole = response_schema("fetch").encode({"responses": [topic]}, 17)
     with pytest.raises(MalformedMessage, match="of one"):
@@ -81,7 +81,7 @@ def test_more_than_asked_for() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_request(version: int) -> None:
+def test_the_request_has_all_fields(version: int) -> None:
     fields = fetch_fields(
         "t", TOPIC_ID, 3, 44, leader_epoch=7, max_bytes=1000, max_wait_ms=50, min_bytes=2, read_committed=True
     )

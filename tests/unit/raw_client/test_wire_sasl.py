@@ -40,7 +40,7 @@ def test_commas_and_equals_in_a_name() -> None:
         (SERVER_FIRST.replace(b"W22Z", b"!!!!"), "is malformed"),
     ],
 )
-def test_strange_servers(response: bytes, said: str) -> None:
+def test_a_server_with_wrong_scram_messages_is_refused(response: bytes, said: str) -> None:
     conversation = begun()
     next(conversation)
     with pytest.raises(SetupError, match=said):

@@ -38,7 +38,7 @@ def test_in_version_0_an_empty_list_means_all(wire: Wire, topic: str) -> None:
     assert topic in {row.name for row in metadata(wire, [], 0).topics}
 
 
-def test_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_metadata_finds_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
     name, unknown = new_name(), uuid4()
     topic_id = wire.create_topic(name)
     rows = metadata(wire, [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": unknown}]).topics
@@ -46,7 +46,7 @@ def test_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
     assert (rows[1].topic_id, rows[1].error_code) == (unknown, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-def test_a_topic_asked_for_often_is_answered_once(wire: Wire, topic: str) -> None:
+def test_a_topic_named_often_is_in_the_response_once(wire: Wire, topic: str) -> None:
     assert len(metadata(wire, named(*[topic] * 1000)).topics) == 1
 
 
@@ -70,7 +70,7 @@ def test_topics_are_not_created_where_the_broker_does_not_allow_it() -> None:
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_an_answer_is_never_older_than_what_was_done(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_metadata_is_never_older_than_the_last_change(wire: Wire, new_name: Callable[[], str]) -> None:
     """Encoded responses are kept: a change must not be hidden by one."""
     for _ in range(5):
         name = new_name()
@@ -80,7 +80,7 @@ def test_an_answer_is_never_older_than_what_was_done(wire: Wire, new_name: Calla
         assert name in {row.name for row in metadata(wire, None).topics}
 
 
-def test_describe_cluster(wire: Wire) -> None:
+def test_describe_cluster_lists_brokers_and_refuses_other_endpoints(wire: Wire) -> None:
     response = wire.call("describe_cluster", 2, endpoint_type=1, include_fenced_brokers=True)
     assert response.cluster_id == metadata(wire, []).cluster_id
     assert len(response.brokers) == 1
@@ -119,7 +119,7 @@ def test_pages_of_the_unknown_and_absurd(wire: Wire, topic: str) -> None:
         partitions(wire, [topic], limit, cursor)
 
 
-def test_find_coordinator(wire: Wire) -> None:
+def test_find_coordinator_names_this_broker(wire: Wire) -> None:
     (row,) = wire.call("find_coordinator", 4, key_type=0, coordinator_keys=["group"]).coordinators
     assert (row.error_code, row.node_id) == (0, metadata(wire, []).brokers[0].node_id)
     for kind in (2, 9, -1):
@@ -127,7 +127,7 @@ def test_find_coordinator(wire: Wire) -> None:
         assert [row.key for row in rows] == ["x"]
 
 
-def test_log_dirs(broker: EmbeddedBroker, wire: Wire, topic: str) -> None:
+def test_describe_log_dirs_has_the_size_of_partitions(broker: EmbeddedBroker, wire: Wire, topic: str) -> None:
     wire.produce(topic, batch(bytes(1000)))
     (row,) = wire.call("describe_log_dirs", 4, topics=[{"topic": topic, "partitions": [0, 1, 9]}]).results
     assert (row.error_code, row.log_dir) == (0, str(broker.data_dir))

@@ -80,7 +80,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_the_feature_is_on(wire: Wire) -> None:
+def test_the_consumer_protocol_is_finalized_by_default(wire: Wire) -> None:
     response = wire.call("api_versions", 4, client_software_name="wire", client_software_version="1")
     levels = {row.name: row.max_version_level for row in response.finalized_features}
     assert levels["group.version"] == 1
@@ -129,7 +129,7 @@ def test_a_member_joins_and_leaves(wire: Wire, group: str, version: int) -> None
         ({"subscribed_topic_names": None, "subscribed_topic_regex": ""}, ErrorCode.NONE),
     ],
 )
-def test_bad_requests(wire: Wire, group: str, fields: dict[str, Any], code: ErrorCode) -> None:
+def test_bad_heartbeats_are_refused(wire: Wire, group: str, fields: dict[str, Any], code: ErrorCode) -> None:
     given = {
         "group": group,
         "member": "m",
@@ -182,7 +182,7 @@ def test_partitions_pass_on_step_by_step(wire: Wire, group: str) -> None:
     assert describe(wire, group).group_state == "Stable"
 
 
-def test_static_members(wire: Wire, group: str) -> None:
+def test_a_static_member_keeps_its_partitions(wire: Wire, group: str) -> None:
     first = join(wire, group, "a", instance_id="i")
     had = first.assignment.topic_partitions[0].partitions
     assert join(wire, group, "b", instance_id="i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
@@ -208,7 +208,7 @@ def commit(wire: Wire, group: str, member: str, epoch: int, version: int = 9, pa
     return int(response.topics[0].partitions[0].error_code)
 
 
-def test_commits_and_fetches(wire: Wire, group: str) -> None:
+def test_commits_and_fetches_check_the_member_epoch(wire: Wire, group: str) -> None:
     epoch = join(wire, group, "a").member_epoch
     assert commit(wire, group, "a", epoch) == ErrorCode.NONE
     assert commit(wire, group, "a", epoch, 8) == ErrorCode.UNSUPPORTED_VERSION
@@ -242,7 +242,7 @@ def test_a_commit_of_an_older_epoch_counts_for_partitions_that_were_kept(wire: W
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_describe(wire: Wire, group: str, version: int) -> None:
+def test_describe_shows_members_and_assignments(wire: Wire, group: str, version: int) -> None:
     missing = describe(wire, group, version)
     assert (missing.error_code, missing.group_id) == (ErrorCode.GROUP_ID_NOT_FOUND, group)
     assert describe(wire, "", version).error_code == ErrorCode.INVALID_GROUP_ID

@@ -31,14 +31,14 @@ def other(broker: EmbeddedBroker) -> Iterator[Wire]:
 
 
 @pytest.mark.parametrize("version", [4, 5, 7, 9, 11, 12])
-def test_from_any_offset(wire: Wire, filled: str, version: int) -> None:
+def test_fetch_begins_at_any_offset(wire: Wire, filled: str, version: int) -> None:
     for offset in (0, 1, 9):
         row = wire.fetch(filled, offset, version=version)
         assert (row.error_code, row.high_watermark, len(values(row.records))) == (0, 10, 10 - offset)
 
 
 @pytest.mark.parametrize("version", [13, 15, 18])
-def test_by_topic_id(wire: Wire, new_name: Callable[[], str], version: int) -> None:
+def test_fetch_finds_topics_by_id(wire: Wire, new_name: Callable[[], str], version: int) -> None:
     topic_id, unknown = wire.create_topic(new_name()), uuid4()
     fields = fetch_fields([(topic_id, 0, 0), (topic_id, 7, 0), (unknown, 0, 0)], by_id=True)
     first, second = wire.call("fetch", version, **fields).responses
@@ -58,7 +58,7 @@ def test_at_the_end_there_is_nothing_and_no_error(wire: Wire, filled: str) -> No
     assert (row.error_code, row.high_watermark, row.log_start_offset, row.records) == (0, 10, 0, b"")
 
 
-def test_leader_epochs(wire: Wire, filled: str) -> None:
+def test_fetch_checks_the_leader_epoch(wire: Wire, filled: str) -> None:
     assert wire.fetch(filled, leader_epoch=0).error_code == 0
     assert wire.fetch(filled, leader_epoch=5).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert wire.fetch(filled, leader_epoch=-2).error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -225,7 +225,7 @@ def test_a_session_of_names_is_not_continued_with_ids(wire: Wire, topic: str) ->
     assert response.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_without_a_free_slot_the_fetch_is_answered_outside_any_session(new_name: Callable[[], str]) -> None:
+def test_without_a_free_slot_the_fetch_gets_no_session(new_name: Callable[[], str]) -> None:
     with (
         EmbeddedBroker({"max.incremental.fetch.session.cache.slots": 2}) as broker,
         Wire(broker.bootstrap_servers) as wire,

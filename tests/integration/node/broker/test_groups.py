@@ -142,7 +142,7 @@ JOIN_ERRORS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 @pytest.mark.parametrize("version", versions("join_group"))
 @pytest.mark.parametrize("case", JOIN_ERRORS)
-def test_join_group_errors(case: str, version: int, wire: Wire, stable: dict[str, Any]) -> None:
+def test_join_group_refuses_wrong_requests(case: str, version: int, wire: Wire, stable: dict[str, Any]) -> None:
     fields, code = JOIN_ERRORS[case]
     response = call(wire, "join_group", version, **fields)
     assert (response.error_code, response.generation_id, response.members) == (code, -1, [])
@@ -191,7 +191,7 @@ MEMBER_ERRORS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 @pytest.mark.parametrize("api", ["heartbeat", "sync_group"])
 @pytest.mark.parametrize("case", MEMBER_ERRORS)
-def test_errors_of_members(api: str, case: str, wire: Wire, stable: dict[str, Any]) -> None:
+def test_requests_of_wrong_members_are_refused(api: str, case: str, wire: Wire, stable: dict[str, Any]) -> None:
     changed, code = MEMBER_ERRORS[case]
     fields = {"group_id": "stable", "member_id": stable["member"], "generation_id": stable["generation"], **changed}
     for version in versions(api):
@@ -215,7 +215,7 @@ def test_sync_group_with_another_protocol(wire: Wire, stable: dict[str, Any]) ->
         assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_leave_group_errors(wire: Wire, stable: dict[str, Any]) -> None:
+def test_leave_group_refuses_wrong_requests(wire: Wire, stable: dict[str, Any]) -> None:
     for version in versions("leave_group"):
         response = call(wire, "leave_group", version, group_id="", member_id="x", members=[{"member_id": NOBODY}])
         assert response.error_code == ErrorCode.INVALID_GROUP_ID
@@ -263,7 +263,7 @@ COMMIT_ERRORS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 @pytest.mark.parametrize("version", range(2, 10))
 @pytest.mark.parametrize("case", COMMIT_ERRORS)
-def test_offset_commit_errors(case: str, version: int, wire: Wire, stable: dict[str, Any]) -> None:
+def test_offset_commit_refuses_wrong_requests(case: str, version: int, wire: Wire, stable: dict[str, Any]) -> None:
     fields, code = COMMIT_ERRORS[case]
     if code == ErrorCode.GROUP_ID_NOT_FOUND and version < 9:
         code = ErrorCode.ILLEGAL_GENERATION
@@ -316,7 +316,7 @@ def test_offset_fetch_in_every_version(wire: Wire) -> None:
         assert [row.committed_offset for row in unknown.topics[0].partitions] == [-1, -1]
 
 
-def test_offset_delete_errors(wire: Wire, stable: dict[str, Any]) -> None:
+def test_offset_delete_refuses_wrong_requests(wire: Wire, stable: dict[str, Any]) -> None:
     def delete(group: str, topic: str = "orders", partition: int = 0) -> Any:
         rows = [{"name": topic, "partitions": [{"partition_index": partition}]}]
         return wire.call("offset_delete", 0, group_id=group, topics=rows)
@@ -330,7 +330,7 @@ def test_offset_delete_errors(wire: Wire, stable: dict[str, Any]) -> None:
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_describe_list_delete(wire: Wire, stable: dict[str, Any]) -> None:
+def test_groups_are_described_listed_and_deleted(wire: Wire, stable: dict[str, Any]) -> None:
     call(wire, "offset_commit", 9, **commit_fields("doomed"))
     for version in versions("describe_groups"):
         response = call(wire, "describe_groups", version, groups=["stable", "none"], include_authorized_operations=True)
@@ -367,7 +367,7 @@ def test_find_coordinator_in_every_version(wire: Wire) -> None:
     assert topic.is_internal and len(topic.partitions) == 50
 
 
-def test_a_group_named_often_is_answered_once(wire: Wire) -> None:
+def test_a_group_named_often_is_in_the_response_once(wire: Wire) -> None:
     call(wire, "offset_commit", 9, **commit_fields("often"))
     groups = [{"group_id": name, "topics": None} for name in ("often", "other", "often")]
     response = wire.call("offset_fetch", 8, groups=groups, require_stable=False)

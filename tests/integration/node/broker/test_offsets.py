@@ -44,7 +44,9 @@ def offset(wire: Wire, topic: str, timestamp: int, version: int = 11, partition:
         (5001, (-1, -1)),
     ],
 )
-def test_list_offsets(wire: Wire, timed: str, version: int, timestamp: int, expected: tuple[int, int]) -> None:
+def test_list_offsets_finds_the_offset_of_a_timestamp(
+    wire: Wire, timed: str, version: int, timestamp: int, expected: tuple[int, int]
+) -> None:
     row = offset(wire, timed, timestamp, version)
     assert (row.error_code, row.offset, row.timestamp) == (0, *expected)
 
@@ -61,7 +63,7 @@ def test_list_offsets_of_an_empty_log(wire: Wire, topic: str) -> None:
     assert [offset(wire, topic, at).offset for at in (LATEST, EARLIEST, MAX_TIMESTAMP, 0)] == [0, 0, -1, -1]
 
 
-def test_list_offsets_refuses(wire: Wire, timed: str) -> None:
+def test_list_offsets_refuses_wrong_partitions_and_epochs(wire: Wire, timed: str) -> None:
     assert offset(wire, timed, LATEST, partition=9).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert offset(wire, "not-there", LATEST).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert offset(wire, timed, LATEST, epoch=9).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -77,7 +79,7 @@ def epoch_end(wire: Wire, topic: str, epoch: int, current: int = -1, partition: 
     return row
 
 
-def test_where_an_epoch_ends(wire: Wire, timed: str) -> None:
+def test_each_leader_epoch_has_its_end_offset(wire: Wire, timed: str) -> None:
     row = epoch_end(wire, timed, 0)
     assert (row.error_code, row.leader_epoch, row.end_offset) == (0, 0, 4)
     for unknown in (5, -1, -2, -(2**31)):
@@ -114,7 +116,7 @@ def test_records_of_internal_topics_are_not_deleted(wire: Wire) -> None:
     assert delete_before(wire, "__consumer_offsets", 0).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_delete_records_refuses(wire: Wire, timed: str) -> None:
+def test_delete_records_refuses_offsets_out_of_range(wire: Wire, timed: str) -> None:
     for at in (5, -2, 2**62):
         row = delete_before(wire, timed, at)
         assert (row.error_code, row.low_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1), at

@@ -223,7 +223,7 @@ def test_acknowledgements_that_are_refused_change_nothing(
     assert row(group.acknowledge((0, 2, [ACCEPT]))).error_code == 0
 
 
-def test_renewal(group: Group) -> None:
+def test_a_lock_is_renewed_if_the_group_allows_it(group: Group) -> None:
     group.wire.produce(group.topic, wires.batch(b"a"))
     group.fetch()
     assert row(group.acknowledge((0, 0, [RENEW]), is_renew_ack=True)).error_code == 0
@@ -232,7 +232,7 @@ def test_renewal(group: Group) -> None:
     assert row(refused).error_code == ErrorCode.INVALID_RECORD_STATE
 
 
-def test_session_epochs(group: Group) -> None:
+def test_requests_with_a_wrong_session_epoch_are_refused(group: Group) -> None:
     assert group.fetch(epoch=3).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
     assert group.acknowledge(epoch=3).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
     assert group.acknowledge(epoch=-1).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
@@ -306,7 +306,7 @@ def test_the_final_epoch_gives_records_back(group: Group) -> None:
 # Members
 
 
-def test_heartbeats(group: Group) -> None:
+def test_heartbeats_assign_partitions_and_check_the_epoch(group: Group) -> None:
     joined = group.heartbeat(0, [group.topic])
     assert (joined.error_code, joined.member_epoch) == (0, 1)
     assert joined.assignment.topic_partitions[0].partitions == [0, 1]

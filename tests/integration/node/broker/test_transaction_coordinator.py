@@ -133,7 +133,9 @@ def test_the_coordinator_is_found(wire: Wire, broker: EmbeddedBroker, version: i
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_beginning_in_all_versions(wire: Wire, new_name: Callable[[], str], version: int) -> None:
+def test_init_producer_id_grows_the_epoch_in_all_versions(
+    wire: Wire, new_name: Callable[[], str], version: int
+) -> None:
     name = new_name()
     first, second = start(wire, name, version), start(wire, name, version)
     assert (first.error_code, first.producer_epoch, second.error_code, second.producer_epoch) == (0, 0, 0, 1)
@@ -159,7 +161,7 @@ def test_beginning_in_all_versions(wire: Wire, new_name: Callable[[], str], vers
         ({"enable2_pc": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )
-def test_who_may_not_begin(wire: Wire, options: dict[str, Any], code: ErrorCode) -> None:
+def test_wrong_init_producer_id_requests_are_refused(wire: Wire, options: dict[str, Any], code: ErrorCode) -> None:
     response = start(wire, "refused", **options)
     assert (response.error_code, response.producer_id, response.producer_epoch) == (code, -1, -1)
 
@@ -168,7 +170,9 @@ def test_who_may_not_begin(wire: Wire, options: dict[str, Any], code: ErrorCode)
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_clients_add_partitions(wire: Wire, topic: str, new_name: Callable[[], str], version: int) -> None:
+def test_clients_add_partitions_to_a_transaction(
+    wire: Wire, topic: str, new_name: Callable[[], str], version: int
+) -> None:
     who = begun(wire, new_name())
     assert add(wire, who, {topic: [0, 1]}, version) == {(topic, 0): 0, (topic, 1): 0}
     assert add(wire, who, {topic: [1]}, version) == {(topic, 1): 0}
@@ -225,7 +229,7 @@ def test_offsets_are_added(wire: Wire, new_name: Callable[[], str], version: int
 
 @pytest.mark.parametrize("version", range(6))
 @pytest.mark.parametrize("committed", [True, False])
-def test_the_end_in_all_versions(
+def test_end_txn_ends_the_transaction_in_all_versions(
     wire: Wire, topic: str, new_name: Callable[[], str], version: int, committed: bool
 ) -> None:
     who = begun(wire, new_name())

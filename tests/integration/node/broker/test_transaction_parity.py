@@ -66,7 +66,7 @@ def settled_broker() -> Iterator[EmbeddedBroker]:
     [(version, script) for version, scripts in SCRIPTS.items() for script in scripts],
     ids=lambda value: value if isinstance(value, int) else value.__name__,
 )
-def test_it_answers_as_kafka_does(
+def test_its_responses_are_those_of_kafka(
     settled_broker: EmbeddedBroker,
     told_by_kafka: dict[tuple[str, int], list[str]],
     version: int,

@@ -87,7 +87,9 @@ def fetched(wire: Wire, topic: str, group: str = "g", *, stable: bool = False, v
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_commits(wire: Wire, topic: str, producer: int, version: int) -> None:
+def test_every_version_commits_offsets_with_the_transaction(
+    wire: Wire, topic: str, producer: int, version: int
+) -> None:
     assert commit(wire, topic, 5, producer, version=version) == 0
     assert fetched(wire, topic) == (0, -1)
     for fetch_version in (7, 8, 9):
@@ -112,7 +114,7 @@ def test_an_epoch_that_is_over_is_fenced(wire: Wire, topic: str, producer: int) 
     assert fetched(wire, topic) == (0, 5)
 
 
-def test_requests_that_cannot_be_right(wire: Wire, topic: str, producer: int) -> None:
+def test_wrong_transactional_commits_are_refused(wire: Wire, topic: str, producer: int) -> None:
     assert commit(wire, topic, 5, producer, group="") == ErrorCode.INVALID_GROUP_ID
     assert commit(wire, "gone", 5, producer) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert commit(wire, topic, 5, -1) == ErrorCode.INVALID_PRODUCER_ID_MAPPING

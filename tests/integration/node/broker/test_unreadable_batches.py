@@ -99,7 +99,7 @@ def test_a_consumer_that_is_stuck_is_told(wire: Wire, topic: str, codec: Codec) 
     ],
     ids=["not compressed", "too few", "too many", "deltas descend", "deltas beyond"],
 )
-def test_whatever_is_wrong_with_it(wire: Wire, topic: str, data: bytes) -> None:
+def test_every_unreadable_batch_is_found_by_its_consumers(wire: Wire, topic: str, data: bytes) -> None:
     assert wire.produce(topic, data).error_code == 0
     assert until_refused(wire, topic, 0).error_code == ErrorCode.INVALID_RECORD
 
@@ -177,7 +177,7 @@ def known(*spans: tuple[int, int]) -> UnreadableBatches:
     return batches
 
 
-def test_how_far_may_be_read() -> None:
+def test_a_fetch_ends_before_an_unreadable_batch() -> None:
     batches = known((10, 14), (20, 20))
     assert [batches.limit(offset, 100) for offset in (0, 9, 15, 19, 21)] == [10, 10, 20, 20, 100]
     assert batches.limit(0, 5) == 5
@@ -188,7 +188,7 @@ def test_how_far_may_be_read() -> None:
     assert batches.add([Unreadable(20, 20, -1, "reason"), Unreadable(3, 4, -1, "reason")])[0].first == 3
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_known_unreadable_batches_are_bounded() -> None:
     batches = known(*((number, number) for number in range(MOST_KNOWN + 10)))
     assert [each.first for each in batches.batches] == list(range(10, MOST_KNOWN + 10))
 

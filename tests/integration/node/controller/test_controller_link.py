@@ -106,7 +106,7 @@ def test_without_a_controller_time_runs_out(known: bool, nobody: tuple[str, int]
     run(test)
 
 
-def test_a_controller_that_comes_back_answers_what_waits() -> None:
+def test_a_controller_that_comes_back_responds_to_waiting_requests() -> None:
     async def test(world: World) -> None:
         await with_broker(world)
         address, world.quorum.address = world.quorum.address, None

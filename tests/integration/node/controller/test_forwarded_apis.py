@@ -45,7 +45,7 @@ def test_everything_that_is_passed_on_is_offered(wire: Wire) -> None:
 
 
 @in_all_versions("elect_leaders")
-def test_elections(wire: Wire, api: str, version: int) -> None:
+def test_elections_are_forwarded(wire: Wire, api: str, version: int) -> None:
     partitions = [{"topic": "t", "partitions": [0, 7]}]
     response = wire.call(api, version, topic_partitions=partitions)
     (topic,) = response.replica_election_results
@@ -57,7 +57,7 @@ def test_elections(wire: Wire, api: str, version: int) -> None:
 
 
 @in_all_versions("alter_partition_reassignments")
-def test_reassignments(wire: Wire, api: str, version: int) -> None:
+def test_reassignments_are_forwarded(wire: Wire, api: str, version: int) -> None:
     wanted = [
         {
             "name": "t",
@@ -79,7 +79,7 @@ def test_reassignments(wire: Wire, api: str, version: int) -> None:
 
 
 @in_all_versions("describe_quorum")
-def test_the_quorum(wire: Wire, api: str, version: int) -> None:
+def test_describe_quorum_is_forwarded(wire: Wire, api: str, version: int) -> None:
     topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
     response = wire.call(api, version, topics=topics)
     (row,) = response.topics[0].partitions
@@ -89,7 +89,7 @@ def test_the_quorum(wire: Wire, api: str, version: int) -> None:
 
 
 @in_all_versions("update_features")
-def test_features(wire: Wire, api: str, version: int) -> None:
+def test_feature_updates_are_forwarded(wire: Wire, api: str, version: int) -> None:
     response = wire.call(api, version, feature_updates=[{"feature": "metadata.version", "max_version_level": 999}])
     assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "metadata.version" in response.error_message

@@ -53,7 +53,7 @@ def test_one_node_is_the_active_controller_and_all_know_which(cluster: EmbeddedC
     assert {page("millstream_cluster_brokers", state="active") for page in found} == {3}
 
 
-def test_what_leaders_receive_followers_copy(cluster: EmbeddedCluster) -> None:
+def test_followers_copy_the_bytes_that_leaders_receive(cluster: EmbeddedCluster) -> None:
     found = pages(cluster)
     received = sum(page("millstream_topic_received_bytes_total", topic="safe") for page in found)
 
@@ -75,7 +75,7 @@ def test_the_coordinator_knows_the_lag_of_partitions_led_elsewhere(cluster: Embe
         assert coordinators[0]("millstream_group_lag_records", **labels) == 50
 
 
-def test_the_controllers_listener_answers_as_well(cluster: EmbeddedCluster) -> None:
+def test_the_controllers_listener_responds_as_well(cluster: EmbeddedCluster) -> None:
     assert get(cluster.controller_address(1), "/readyz") == (200, "ok\n")
     assert "millstream_quorum_epoch" in get(cluster.controller_address(1), "/metrics?collect[]=quorum")[1]
 

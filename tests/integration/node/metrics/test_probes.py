@@ -95,7 +95,7 @@ def test_a_request_may_come_in_pieces(address: str, cut: int) -> None:
     assert talk(address, request[:cut], request[cut:]).endswith(b"\r\n\r\nok\n")
 
 
-def test_whoever_closes_its_side_still_gets_the_answer(address: str) -> None:
+def test_a_client_that_closes_its_side_still_gets_the_response(address: str) -> None:
     response = talk(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", closes=True)
     assert response.startswith(b"HTTP/1.1 200 OK") and response.endswith(b"\n")
 
@@ -171,7 +171,7 @@ def apart() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-def test_a_controller_alone_answers_on_its_listener(apart: EmbeddedCluster) -> None:
+def test_a_controller_alone_responds_on_its_listener(apart: EmbeddedCluster) -> None:
     address = apart.controller_address(2)
     assert get(address, "/livez") == get(address, "/readyz") == (200, "ok\n")
     status, page = get(address, "/metrics")

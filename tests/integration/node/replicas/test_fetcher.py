@@ -378,7 +378,7 @@ def test_a_leader_without_room_for_sessions(run: Callable[[Scenario], None]) -> 
     run(scenario)
 
 
-def test_an_answer_of_an_earlier_leadership_is_dropped(run: Callable[[Scenario], None]) -> None:
+def test_a_response_of_an_earlier_leadership_is_dropped(run: Callable[[Scenario], None]) -> None:
     async def scenario(follower: Follower) -> None:
         def respond(request: Message, count: int) -> bytes:
             if count == 0:

@@ -74,7 +74,7 @@ def alter(wire: Wire, value: str | None, operation: int = 0) -> tuple[int, str]:
     return row.error_code, row.error_message or ""
 
 
-def test_by_settings_of_the_broker(broker: Started) -> None:
+def test_users_are_changed_by_settings_of_the_broker(broker: Started) -> None:
     with Wire(broker.address) as wire:
         assert not plain(wire, "admin", "one").error_code
         assert alter(wire, module(admin="one", carol="secret-of-carol")) == (0, "")

@@ -94,7 +94,7 @@ def test_an_unknown_mechanism_gets_the_enabled_ones(wire: Wire) -> None:
     assert wire.is_closed()
 
 
-def test_a_password(connect: Connect) -> None:
+def test_a_right_password_logs_in_and_a_wrong_one_does_not(connect: Connect) -> None:
     wire = connect()
     response = plain(wire, "alice", PASSWORD)
     assert (response.error_code, response.auth_bytes, response.session_lifetime_ms) == (0, b"", 0)
@@ -145,7 +145,7 @@ def test_large_and_truncated_frames(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_scram_login(wire: Wire, scram_user: str, mechanism: str) -> None:
+def test_a_scram_user_logs_in(wire: Wire, scram_user: str, mechanism: str) -> None:
     assert scram(wire, mechanism, scram_user, "scram-secret-1").error_code == 0
     assert is_served(wire)
 
@@ -229,7 +229,7 @@ def bearer(wire: Wire, token: str) -> bool:
     return False
 
 
-def test_tokens(connect: Connect, issuer: Issuer) -> None:
+def test_only_valid_tokens_log_in(connect: Connect, issuer: Issuer) -> None:
     assert bearer(connect(), issuer.token("tom"))
     assert not bearer(connect(), issuer.token("tom", lives_s=-60))
     assert not bearer(connect(), issuer.token("tom", aud="another-cluster"))
@@ -270,7 +270,7 @@ def test_a_session_with_an_end(connect: Connect, scram_user: str) -> None:
 # Delegation tokens
 
 
-def test_delegation_tokens(connect: Connect) -> None:
+def test_delegation_tokens_log_in(connect: Connect) -> None:
     owner = connect()
     plain(owner, "alice", PASSWORD)
     made = owner.call(
@@ -335,7 +335,7 @@ def test_only_owners_and_renewers_use_a_token(connect: Connect) -> None:
 # SASL_SSL
 
 
-def test_sasl_after_tls(tmp_path: Path) -> None:
+def test_a_client_logs_in_by_sasl_after_tls(tmp_path: Path) -> None:
     """The same gate behind TLS, with librdkafka; a client without TLS gets nothing."""
     from confluent_kafka.admin import AdminClient
 

@@ -59,7 +59,7 @@ def run(test: Callable[[Server], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(go(), TIMEOUT_SECONDS))
 
 
-def test_requests_are_answered_in_their_order_even_when_many_are_in_flight() -> None:
+def test_responses_come_in_order_when_many_requests_are_in_flight() -> None:
     async def test(server: Server) -> None:
         assert await asyncio.gather(*(server.ask(number) for number in range(100))) == list(range(100))
         assert len(server.listener.connections) == 1

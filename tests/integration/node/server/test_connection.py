@@ -22,7 +22,7 @@ def resident_mb() -> float:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-def test_answers_keep_the_order_of_requests_while_the_first_one_waits(start: Start) -> None:
+def test_responses_keep_the_order_of_requests_while_the_first_one_waits(start: Start) -> None:
     running = start()
     wire = running.connect()
     wire.send_raw(frame(b"wait a") + frame(b"say 1") + frame(b"wait b") + frame(b"none") + frame(b"say 2"))
@@ -83,7 +83,7 @@ def test_a_connection_may_end_while_its_request_waits_for_its_turn(start: Start)
     assert running.service.seen == [b"turn a"]
 
 
-def test_an_answer_that_is_ready_leaves_while_a_later_one_waits(start: Start) -> None:
+def test_a_response_that_is_ready_is_sent_while_a_later_one_waits(start: Start) -> None:
     running = start()
     wire = running.connect()
     wire.send_raw(frame(b"say 1") + frame(b"wait a"))
@@ -101,7 +101,7 @@ def test_a_frame_may_be_split_anywhere(start: Start) -> None:
         assert [wire.receive_raw(), wire.receive_raw()] == [b"hello", b"hello"], f"cut at {cut}"
 
 
-def test_byte_by_byte(start: Start) -> None:
+def test_frames_that_arrive_byte_by_byte_get_responses(start: Start) -> None:
     wire = start().connect()
     wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for byte in frame(b"say slow") * 3:
@@ -137,7 +137,7 @@ def test_a_size_that_cannot_be_costs_only_that_connection(start: Start, size: in
     assert bystander.receive_raw() == b"alive"
 
 
-def test_what_was_asked_before_a_bad_frame_is_answered(start: Start) -> None:
+def test_requests_before_a_bad_frame_get_responses(start: Start) -> None:
     wire = start().connect()
     wire.send_raw(frame(b"say good") + frame(b"nonsense") + frame(b"say never"))
     assert wire.receive_raw() == b"good"
@@ -153,7 +153,7 @@ def test_a_large_size_alone_costs_no_memory(start: Start) -> None:
     assert resident_mb() - before < 50
 
 
-def test_requests_past_the_bound_of_waiting_answers_are_not_read(start: Start) -> None:
+def test_requests_past_the_bound_of_waiting_responses_are_not_read(start: Start) -> None:
     running = start(max_waiting_responses=4)
     wire = running.connect()
     wire.send_raw(b"".join(frame(b"wait %d" % number) for number in range(10)))
@@ -180,7 +180,7 @@ def test_a_peer_that_does_not_read_is_not_read_either(start: Start) -> None:
     assert wire.receive_raw() == b"on"
 
 
-def test_large_answers_behind_one_that_waits_are_bounded_too(start: Start) -> None:
+def test_large_responses_behind_one_that_waits_are_bounded_too(start: Start) -> None:
     running = start(max_unsent_bytes=1 << 20)
     wire = running.connect()
     wire.send_raw(frame(b"wait a") + frame(b"large 1000000") * 200)
@@ -263,7 +263,7 @@ def test_reset_in_the_middle_of_a_frame_gives_its_memory_back(start: Start) -> N
     running.until(lambda: running.listener.memory.used_bytes == 0 and not running.listener.connections)
 
 
-def test_a_failed_answer_ends_the_connection_in_its_turn(start: Start) -> None:
+def test_a_failed_response_ends_the_connection_in_its_turn(start: Start) -> None:
     running: RunningListener = start()
     wire = running.connect()
     wire.send_raw(frame(b"say first") + frame(b"wait a") + frame(b"say never"))
@@ -273,7 +273,7 @@ def test_a_failed_answer_ends_the_connection_in_its_turn(start: Start) -> None:
     assert wire.is_closed()
 
 
-def test_a_last_answer_is_sent_and_ends_the_connection_in_its_turn(start: Start) -> None:
+def test_a_last_response_is_sent_and_ends_the_connection_in_its_turn(start: Start) -> None:
     running: RunningListener = start()
     wire = running.connect()
     wire.send_raw(frame(b"wait a") + frame(b"wait b") + frame(b"say never"))

@@ -103,7 +103,7 @@ def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
         pass
 
 
-def test_an_answer_that_is_cut_off_is_refused_at_every_byte() -> None:
+def test_a_response_that_is_cut_off_is_refused_at_every_byte() -> None:
     for seed in range(20):
         _, body = random_response(random.Random(seed))
         for end in range(len(body)):

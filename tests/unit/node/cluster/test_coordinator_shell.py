@@ -182,7 +182,7 @@ def test_with_one_replica_nothing_waits() -> None:
     story(main)
 
 
-def test_answers_wait_until_what_they_were_built_on_is_committed() -> None:
+def test_responses_wait_until_their_state_is_committed() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
         runtime, state = runtime_on(kept)
@@ -227,7 +227,7 @@ def test_who_may_not_coordinate_any_more_refuses_nothing_for_good() -> None:
     story(main)
 
 
-def test_an_answer_that_another_operation_gives_waits_for_that_ones_records() -> None:
+def test_a_response_that_another_operation_gives_waits_for_its_records() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
         runtime, _ = runtime_on(kept)
@@ -296,7 +296,7 @@ def test_too_few_replicas_refuse_the_write_and_leave_the_state() -> None:
     story(main)
 
 
-def test_an_answer_that_takes_too_long_is_given_up_and_the_state_is_kept() -> None:
+def test_a_response_that_takes_too_long_is_given_up_and_the_state_is_kept() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
         runtime, state = runtime_on(kept, commit_timeout_ms=lambda: 10)

@@ -358,7 +358,7 @@ def test_unregistering_forgets_a_broker(bench: Bench) -> None:
     assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_one_that_does_not_lead_answers_nothing(bench: Bench) -> None:
+def test_a_controller_that_does_not_lead_refuses_heartbeats(bench: Bench) -> None:
     bench.join(1)
     bench.quorum.is_leader = False
     bench.controller.no_longer_leading()

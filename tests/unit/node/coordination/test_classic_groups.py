@@ -156,7 +156,7 @@ def test_rejoining_with_other_metadata_rebalances() -> None:
     assert value(waiting)["generation_id"] == 2
 
 
-def test_joining_again_before_the_assignment_gets_the_same_answer() -> None:
+def test_joining_again_before_the_assignment_gets_the_same_response() -> None:
     run = ShardRun()
     joins = [run.join_fully(), run.join_fully()]
     run.advance(DELAY_MS * 2)
@@ -429,7 +429,7 @@ def test_a_returning_static_member_with_another_protocol_rebalances() -> None:
 # Seen from outside
 
 
-def test_describe_and_list() -> None:
+def test_groups_are_described_and_listed() -> None:
     run = ShardRun()
     run.topics.add("t", 1)
     run.commit({("t", 0): 1}, group="simple")

@@ -250,7 +250,7 @@ def test_what_headers_refuse_is_never_opened() -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_limits(codec: Codec) -> None:
+def test_batches_above_the_limits_are_refused(codec: Codec) -> None:
     async def scene() -> None:
         stage = Stage(image_of(), OpeningLimits(max_bytes=250_000, max_records=3))
         for name, keys in (("fits", (b"a", b"b")), ("too many bytes", (b"a", b"b", b"c")), ("too many", (b"a",) * 4)):
@@ -351,7 +351,7 @@ def test_schemas_that_cannot_be_read_are_no_reason_for_good() -> None:
     asyncio.run(scene())
 
 
-def test_the_end_and_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_above_the_bound_or_at_the_stop_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         stage = Stage(image_of(value="true"))
         stage.send("held", (b"t", 0, value(NEW)))

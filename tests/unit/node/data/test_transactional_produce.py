@@ -236,7 +236,9 @@ def test_other_producers_do_not_wait(world: World) -> None:
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 12, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_what_clients_are_told(world: World, said: ErrorCode, version: int, told: ErrorCode) -> None:
+def test_errors_of_verification_become_errors_of_the_produce_version(
+    world: World, said: ErrorCode, version: int, told: ErrorCode
+) -> None:
     async def story() -> None:
         world.begin()
         refused = world.produce((0, batch(0)), (1, batch(0)), version=version)
@@ -268,7 +270,7 @@ def test_a_refusal_does_not_stop_those_behind_it(world: World) -> None:
     run(story())
 
 
-def test_a_marker_that_comes_before_the_answer_makes_it_worthless(world: World) -> None:
+def test_a_response_that_comes_after_a_marker_is_not_used(world: World) -> None:
     async def story() -> None:
         world.begin()
         late = world.produce((0, batch(0)), version=11)
@@ -346,7 +348,7 @@ def test_without_verification_old_clients_are_not_asked_about_and_new_ones_are_a
     run(story())
 
 
-def test_what_waits_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_batches_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactional_produce, "MAX_WAITING_BYTES", 1000)
 
     async def story() -> None:

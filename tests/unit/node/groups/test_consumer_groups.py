@@ -154,7 +154,7 @@ def test_another_epoch_is_fenced(run: ConsumerRun, epoch: int) -> None:
         run.beat("b", epoch)
 
 
-def test_the_epoch_before_is_taken_if_only_our_answer_was_lost(run: ConsumerRun) -> None:
+def test_the_epoch_before_is_taken_if_only_our_response_was_lost(run: ConsumerRun) -> None:
     a, b = run.consumer("a", "t"), run.consumer("b", "t")
     run.settle([a, b])
     b.leave()
@@ -202,7 +202,7 @@ def test_unknown_members_and_groups(run: ConsumerRun) -> None:
         ({"subscribed_topic_regex": r"(a)\1"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
     ],
 )
-def test_bad_requests(run: ConsumerRun, fields: dict[str, Any], code: ErrorCode) -> None:
+def test_bad_heartbeats_are_refused(run: ConsumerRun, fields: dict[str, Any], code: ErrorCode) -> None:
     given: dict[str, Any] = {
         "member": "a",
         "epoch": 0,
@@ -481,7 +481,7 @@ def test_a_group_is_deleted_when_it_is_empty(run: ConsumerRun) -> None:
 # Views
 
 
-def test_describe_tells_all(run: ConsumerRun) -> None:
+def test_describe_shows_members_and_assignments(run: ConsumerRun) -> None:
     topic = run.topics.get("t")
     assert topic is not None
     run.join_consumer("a", "t", instance_id="one", rack_id="r", subscribed_topic_regex="nothing")

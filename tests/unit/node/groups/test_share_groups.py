@@ -100,7 +100,7 @@ def test_a_member_that_is_silent_loses_its_partitions(shard: Shard) -> None:
     assert partitions(response) == [0, 1, 2, 3]
 
 
-def test_an_answer_that_was_lost_is_given_again(shard: Shard) -> None:
+def test_a_response_that_was_lost_is_sent_again(shard: Shard) -> None:
     shard.beat("a", 0, ("t",))
     shard.beat("b", 0, ("t",))
     moved = shard.beat("a", 1)

@@ -101,7 +101,7 @@ def test_who_has_no_leader_gets_one_when_that_is_possible() -> None:
     assert cluster.partition().leader == 2
 
 
-def test_what_an_interrupted_unfencing_left() -> None:
+def test_partitions_without_leader_elect_one_after_an_interrupted_unfencing() -> None:
     cluster = some_cluster()
     cluster.fence(2, 1)
     broker = cluster.image.brokers[BrokerId(1)]

@@ -145,7 +145,7 @@ def test_a_broker_may_ask_to_be_fenced() -> None:
     assert all(1 not in cluster.partition(number=number).isr for number in range(6))
 
 
-def test_a_controlled_shutdown() -> None:
+def test_a_controlled_shutdown_moves_the_leaders() -> None:
     cluster = replicated()
     response = beat(cluster, want_shut_down=True)
     assert (response.should_shut_down, response.is_fenced, response.in_controlled_shutdown) == (False, False, True)

@@ -126,7 +126,7 @@ def test_the_replication_factor_may_be_kept() -> None:
 
 
 @pytest.mark.parametrize("replicas", [(), (1, 1), (1, 9)])
-def test_replicas_that_cannot_be(replicas: tuple[int, ...]) -> None:
+def test_wrong_replicas_are_refused(replicas: tuple[int, ...]) -> None:
     assert move(some_cluster(), replicas) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 

@@ -112,7 +112,7 @@ def sent(markers: TransactionMarkers, producer_id: int, *partitions: TopicPartit
     return done
 
 
-def test_here_and_elsewhere() -> None:
+def test_markers_go_to_local_and_remote_leaders() -> None:
     async def work(leaders: Leaders, markers: TransactionMarkers) -> None:
         leaders.led = {A: HERE, B: 2, C: 3}
         await sent(markers, 5, A, B, C)
@@ -122,7 +122,7 @@ def test_here_and_elsewhere() -> None:
     run(work)
 
 
-def test_what_gathers_goes_together() -> None:
+def test_markers_that_wait_are_sent_in_one_request() -> None:
     async def work(leaders: Leaders, markers: TransactionMarkers) -> None:
         leaders.led = {A: 2, B: 2}
         first = sent(markers, 5, A)
@@ -138,7 +138,7 @@ def test_what_gathers_goes_together() -> None:
 
 
 @pytest.mark.parametrize("broker", [HERE, 2])
-def test_what_fails_is_tried_again(broker: int) -> None:
+def test_markers_that_fail_are_sent_again(broker: int) -> None:
     async def work(leaders: Leaders, markers: TransactionMarkers) -> None:
         leaders.led = {A: broker, B: broker}
         leaders.errors = {

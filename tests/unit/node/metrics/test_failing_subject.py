@@ -24,7 +24,9 @@ async def fail(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     raise ZeroDivisionError("by a bug")
 
 
-def test_the_others_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_subject_hides_no_other_metrics(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(
         endpoints, "SUBJECTS", (MetricsSubject("broken", (), fail), MetricsSubject("whole", (KNOWN,), tell))
     )

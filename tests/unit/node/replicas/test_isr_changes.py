@@ -96,7 +96,7 @@ def test_all_that_wait_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "reaction", [KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody there"), ErrorCode.STALE_BROKER_EPOCH]
 )
-def test_what_was_not_answered_is_asked_again(reaction: KafkaError | int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_without_a_response_are_repeated(reaction: KafkaError | int, monkeypatch: pytest.MonkeyPatch) -> None:
     link, partition = Link(), Partition(1)
     link.reactions = [reaction, reaction]
     run(link, [partition], monkeypatch)

@@ -202,7 +202,7 @@ def test_a_proposal_that_was_overtaken_counts_until_the_metadata_tells(error: Er
     assert case.leader.maximal_isr == {1, 2} and case.leader.proposal is None
 
 
-def test_an_answer_that_no_one_understood_is_asked_for_again() -> None:
+def test_a_proposal_is_sent_again_after_a_retriable_error() -> None:
     case = Case(isr=(1, 2))
     case.fetch(3, 0)
     proposal = case.propose()
@@ -212,7 +212,7 @@ def test_an_answer_that_no_one_understood_is_asked_for_again() -> None:
     assert case.leader.proposal is proposal
 
 
-def test_metadata_older_than_the_answer_changes_nothing() -> None:
+def test_metadata_older_than_the_response_changes_nothing() -> None:
     case = Case(isr=(1, 2))
     case.fetch(3, 0)
     proposal = case.propose()

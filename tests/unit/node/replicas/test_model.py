@@ -83,7 +83,9 @@ def planted_forgetful_growth(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "plant", [planted_eager_shrink, planted_late_responses, planted_early_growth, planted_forgetful_growth]
 )
-def test_the_model_notices(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_finds_planted_bugs(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError):
         for seed in range(300):

@@ -26,7 +26,7 @@ def hold(held: HeldRequests, word: bytes) -> Pending:
     return response
 
 
-def test_they_are_answered_when_someone_is_there() -> None:
+def test_held_requests_get_responses_when_the_broker_serves() -> None:
     held, echo = HeldRequests(), Echo()
     first, none, refused, later = (hold(held, word) for word in (b"first", b"none", b"refuse", b"later"))
     assert not any(response.resolved for response in (first, none, refused, later))
@@ -37,7 +37,7 @@ def test_they_are_answered_when_someone_is_there() -> None:
     assert later.parts == (b"now",)
 
 
-def test_who_has_gone_is_not_answered() -> None:
+def test_a_client_that_has_gone_gets_no_response() -> None:
     held, echo = HeldRequests(), Echo()
     gone, leaving = hold(held, b"later"), hold(held, b"later")
     gone.abandon()

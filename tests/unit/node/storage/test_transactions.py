@@ -191,7 +191,7 @@ def test_clients_still_write_no_control_batches(node: Node) -> None:
 # Writing in a transaction
 
 
-def test_a_repeated_batch_is_answered_with_its_first_offset(node: Node) -> None:
+def test_the_response_to_a_repeated_batch_has_its_first_offset(node: Node) -> None:
     log = node.log()
     write(log, 1, 0, b"a", b"b")
     write(log, 1, 2)

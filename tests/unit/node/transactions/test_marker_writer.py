@@ -74,7 +74,7 @@ def writer(groups: Groups, *partitions: Partition) -> MarkerWriter:
     return MarkerWriter(table, groups, environment)
 
 
-def test_all_are_appended_at_once_and_answered_when_all_are_safe() -> None:
+def test_all_are_appended_at_once_and_get_a_response_when_all_are_safe() -> None:
     async def story() -> None:
         alone, replicated, flushed = Partition(replicated=False), Partition(), Partition(flushed=True)
         response = asyncio.ensure_future(

@@ -149,7 +149,7 @@ def test_another_broker_gets_together_what_has_gathered() -> None:
     asyncio.run(story())
 
 
-def test_answers_that_are_none() -> None:
+def test_a_lost_or_unexpected_response_refuses_the_partition() -> None:
     async def story() -> None:
         world = World()
         lost = world.ask("a1")

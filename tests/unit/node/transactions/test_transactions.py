@@ -428,7 +428,7 @@ def test_a_kept_transaction_whose_client_has_no_epochs_left(run: TransactionRun)
 # Lists
 
 
-def test_filters(run: TransactionRun) -> None:
+def test_filters_choose_the_transactions_that_are_listed(run: TransactionRun) -> None:
     client = run.start("alpha").producer
     run.add(client, A, transactional_id="alpha")
     run.start("beta")

@@ -45,7 +45,7 @@ async def described(cluster: Cluster, version: int, observers: list[int]) -> tup
         await asyncio.sleep(0.005)
 
 
-def test_describe_quorum(tmp_path: Path) -> None:
+def test_describe_quorum_lists_voters_and_observers(tmp_path: Path) -> None:
     async def test() -> None:
         async with Cluster(tmp_path) as cluster:
             cluster.start_all()

@@ -64,7 +64,7 @@ def read(broker: EmbeddedBroker) -> dict[bytes | None, bytes | None]:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_an_interrupted_pass(end: str, tmp_path: Path) -> None:
+def test_a_pass_of_the_cleaner_survives_its_interruption(end: str, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     partition = data_dir / f"{TOPIC}-0"
     with EmbeddedBroker(SETTINGS, data_dir=data_dir) as broker:

@@ -66,7 +66,7 @@ def response_of(request: Any, fields: dict[str, Any], version: int) -> Any:
     return wire.read_response(request, schema.decode(schema.encode(fields, version), version), "CONTROLLER")
 
 
-def test_requests() -> None:
+def test_requests_survive_the_wire() -> None:
     assert wire.read_vote(sent(VOTE, 2)) == VOTE
     assert wire.read_begin_quorum_epoch(sent(BEGIN, 1)) == BEGIN
     assert wire.read_end_quorum_epoch(sent(END, 1)) == END
@@ -118,7 +118,7 @@ def test_a_fetch_that_wants_to_hear_of_nothing_does_not_wait() -> None:
         (UPDATE, UpdateVoterResponse(error=ErrorCode.VOTER_NOT_FOUND, leader_epoch=2), wire.update_voter_response, 0),
     ],
 )
-def test_answers(request_: Any, response: Any, write: Any, version: int) -> None:
+def test_responses_survive_the_wire(request_: Any, response: Any, write: Any, version: int) -> None:
     assert response_of(request_, write(response), version) == response
 
 

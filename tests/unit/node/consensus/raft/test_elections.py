@@ -88,7 +88,7 @@ def test_an_undecided_election_ends_by_timeout() -> None:
     assert bench.replica.role == Role.PROSPECTIVE
 
 
-def test_unanswered_votes_are_asked_for_again() -> None:
+def test_votes_without_a_response_are_requested_again() -> None:
     bench = Bench()
     bench.after(2 * SETTINGS.election_timeout_ms)
     for send in bench.sends(Vote):

@@ -125,7 +125,7 @@ def test_the_high_watermark_is_no_higher_than_the_log() -> None:
     assert bench.events(HighWatermarkAdvanced) == [HighWatermarkAdvanced(1)]
 
 
-def test_a_late_or_repeated_answer_appends_nothing() -> None:
+def test_a_late_or_repeated_response_appends_nothing() -> None:
     bench = Bench()
     fetch = bench.follow()
     response = brought(bench, Entry(1, "a"))

@@ -132,7 +132,7 @@ def test_a_higher_watermark_is_something() -> None:
     assert isinstance(event.response, FetchResponse) and event.response.high_watermark == 2
 
 
-def test_a_held_fetch_is_answered_in_time() -> None:
+def test_a_held_fetch_gets_its_response_in_time() -> None:
     bench = Bench().lead(2, 3)
     token = parked(bench.fetched(2, max_wait_ms=500))
     assert bench.replica.next_deadline_ms <= bench.now + 500
