@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.testing import EmbeddedCluster
 from tools import install_test_clients
 
-_PATIENCE_MS = 180_000
+_TIMEOUT_MS = 180_000
 _SIZES: dict[str, Any] = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 _PAGES = {
     "overview": ("/", "[data-testid=brokers] :text-matches('^[0-9]')"),
@@ -121,7 +121,7 @@ def _save_screenshots(browser: Any, url: str, directory: Path, tag: str) -> None
         for size, viewport in _SIZES.items():
             for scheme in ("light", "dark"):
                 context = browser.new_context(viewport=viewport, color_scheme=scheme)
-                context.set_default_timeout(_PATIENCE_MS)
+                context.set_default_timeout(_TIMEOUT_MS)
                 page = context.new_page()
                 page.goto(f"{url}/console{path}")
                 page.wait_for_function("window.socket?.connected")
@@ -156,7 +156,7 @@ def main() -> None:
                 waiting.close()
                 for name in _PAGES:
                     page = browser.new_page(viewport=_SIZES["wide"])
-                    page.set_default_timeout(_PATIENCE_MS)
+                    page.set_default_timeout(_TIMEOUT_MS)
                     _measure(page, url, pid, name, chosen.seconds)
                     page.close()
                 if chosen.screenshots and source is None:

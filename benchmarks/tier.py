@@ -52,7 +52,7 @@ _RANGE_BYTES = 4 << 20
 _RECORD_BYTES = 1024
 _RATE = 500
 _COPY_BYTES_PER_SECOND = 20_000_000
-_WARM_S = 1.0
+_WARM_SECONDS = 1.0
 
 
 class Bench:
@@ -160,11 +160,11 @@ class Bench:
             producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "acks": "all", "log_level": 0})
             value, due = bytes(_RECORD_BYTES), time.perf_counter()
             began = due
-            while not is_over.is_set() or time.perf_counter() - began < self._seconds + _WARM_S:
+            while not is_over.is_set() or time.perf_counter() - began < self._seconds + _WARM_SECONDS:
                 sent_at = due
 
                 def delivered(error: Any, _: Any, sent_at: float = sent_at) -> None:
-                    if error is None and sent_at - began > _WARM_S:
+                    if error is None and sent_at - began > _WARM_SECONDS:
                         latencies.append((time.perf_counter() - sent_at) * 1000)
 
                 producer.produce("steady", value, on_delivery=delivered)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millstream.testing.node_process import free_ports
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 REALM = "MILLSTREAM.TEST"
 
@@ -60,7 +60,7 @@ class Realm:
             yield self
         finally:
             process.terminate()
-            process.wait(PATIENCE_S)
+            process.wait(TIMEOUT_SECONDS)
 
     def _is_reachable(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.admin.mirror_verification import Verified, verify_topic
 from millstream.admin.mirrors import MirrorAdmin, PartitionStatus
 from millstream.raw_client import Cluster
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import TIMEOUT_SECONDS, eventually
 
 QUICK = {"interval.ms": "200"}
 _names = itertools.count(1)
@@ -30,19 +30,19 @@ def make_source_topic(
 ) -> str:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     new = NewTopic(name, partitions, replicas, config=config or {})
-    admin.create_topics([new], operation_timeout=30)[name].result(PATIENCE_S)
+    admin.create_topics([new], operation_timeout=30)[name].result(TIMEOUT_SECONDS)
     return name
 
 
 def delete_records(bootstrap: str, topic: str, before: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for done in admin.delete_records([TopicPartition(topic, 0, before)]).values():
-        done.result(PATIENCE_S)
+        done.result(TIMEOUT_SECONDS)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_SECONDS)
 
 
 def produce(bootstrap: str, topic: str, values: Sequence[str], *, partition: int = 0, **settings: Any) -> list[int]:
@@ -60,7 +60,7 @@ def produce(bootstrap: str, topic: str, values: Sequence[str], *, partition: int
     for value in values:
         key, headers = f"k{value}", dict[str, str | bytes | None](origin="source")
         producer.produce(topic, value, key=key, partition=partition, headers=headers, on_delivery=delivered)
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     if failures:
         raise KafkaException(failures[0])
     assert len(offsets) == len(values)
@@ -72,15 +72,15 @@ def transaction(bootstrap: str, topic: str, values: Sequence[str], ends: str, *,
     producer = Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 1, "log_level": 0}
     )
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, key=f"k{value}", partition=0)
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     if ends == "commit":
-        producer.commit_transaction(PATIENCE_S)
+        producer.commit_transaction(TIMEOUT_SECONDS)
     elif ends == "abort":
-        producer.abort_transaction(PATIENCE_S)
+        producer.abort_transaction(TIMEOUT_SECONDS)
     return producer
 
 
@@ -102,10 +102,10 @@ def read_all(bootstrap: str, topic: str, partition: int = 0, isolation: str = "r
     )
     found: Seen = []
     try:
-        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
+        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_SECONDS)
         consumer.assign([TopicPartition(topic, partition, low)])
         while True:
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None, f"{topic} cannot be read to its end"
             error = message.error()
             if error is not None:

@@ -55,7 +55,7 @@ def postgresql() -> Iterator[str]:
         )
         try:
             ready = [str(programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(port)]
-            until(lambda: subprocess.run(ready, capture_output=True).returncode == 0, "PostgreSQL answers")
+            until(lambda: subprocess.run(ready, capture_output=True).returncode == 0, "PostgreSQL responds")
             yield f"127.0.0.1:{port}/postgres"
         finally:
             server.send_signal(signal.SIGINT)  # does not wait for clients, as SIGTERM would

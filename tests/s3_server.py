@@ -1,7 +1,7 @@
 """A real S3 server on this machine (Versity's gateway over a directory), and a proxy before it that injects faults.
 
-The server is killed and started again on the same port and the same directory. The proxy delays requests, answers them
-with errors, or holds those that a test wants to stop at a certain point. `tools/install_test_clients.py` installs the
+The server is killed and started again on the same port and the same directory. The proxy delays requests, responds with
+errors, or holds those that a test wants to stop at a certain point. `tools/install_test_clients.py` installs the
 server by name; where that is not possible, tests skip with the reason.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from millstream.testing.node_process import free_ports
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools import apache_kafka, install_test_clients
 
 BUCKET = "tier"
@@ -54,7 +54,7 @@ class S3Server:
             self._process = subprocess.Popen(
                 [*self._program, *arguments, *backend], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        until(self._answers, "the S3 server answers")
+        until(self._responds, "the S3 server responds")
         if not self.objects.exists():
             self._create_bucket()
 
@@ -73,7 +73,7 @@ class S3Server:
             "AWS_REGION": _REGION,
         }
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"the S3 server has ended: {(self._directory / 'server.log').read_text()[-2000:]}")
@@ -137,14 +137,14 @@ class Hold:
 
     def wait(self) -> None:
         """Until a request is held."""
-        assert self.is_reached.wait(PATIENCE_S), f"no request was held, in {PATIENCE_S:g} s"
+        assert self.is_reached.wait(TIMEOUT_SECONDS), f"no request was held, in {TIMEOUT_SECONDS:g} s"
 
     def release(self) -> None:
         self._is_released.set()
 
     def stop_here(self) -> None:
         self.is_reached.set()
-        self._is_released.wait(PATIENCE_S)
+        self._is_released.wait(TIMEOUT_SECONDS)
 
 
 @dataclass
@@ -236,7 +236,7 @@ class StoreProxy:
             return self._send(request, headers, body)
 
     def _send(self, request: Request, headers: Mapping[str, str], body: bytes) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection(*self._target, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(*self._target, timeout=TIMEOUT_SECONDS)
         try:
             connection.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
             for name, value in headers.items():

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.testing import EmbeddedCluster
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 
@@ -26,7 +26,7 @@ def make_topic(
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     new = NewTopic(name, partitions, replicas, config=dict(config or {}))
     try:
-        admin.create_topics([new], operation_timeout=30)[name].result(PATIENCE_S)
+        admin.create_topics([new], operation_timeout=30)[name].result(TIMEOUT_SECONDS)
     except KafkaException as problem:
         if problem.args[0].code() != KafkaError._DESTROY_BROKER:
             raise
@@ -38,7 +38,7 @@ def make_topic(
 
 def _make_again(admin: AdminClient, new: NewTopic) -> None:
     try:
-        admin.create_topics([new], operation_timeout=30)[new.topic].result(PATIENCE_S)
+        admin.create_topics([new], operation_timeout=30)[new.topic].result(TIMEOUT_SECONDS)
     except KafkaException as problem:
         if problem.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
@@ -46,7 +46,7 @@ def _make_again(admin: AdminClient, new: NewTopic) -> None:
 
 def await_topic(cluster: EmbeddedCluster, name: str, partitions: int | None = None) -> None:
     """Waits until each broker that runs knows the topic, with its partitions, and a leader for each of them."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     for number in cluster.brokers:
         if not cluster.running(number):
             continue

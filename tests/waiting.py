@@ -10,37 +10,39 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE_S = 120.0
-LONG_PATIENCE_S = 900.0
+TIMEOUT_SECONDS = 120.0
+LONG_TIMEOUT_SECONDS = 900.0
 """Of slow tests with several JVMs and brokers, all of which start again and again: on a busy machine they stand still
 for minutes. They pass this to `until`."""
-_PAUSE_S = 0.05
+_PAUSE_SECONDS = 0.05
 
 
-def until(holds: Callable[[], object], what: str = "it did not come about", *, patience_s: float = PATIENCE_S) -> None:
+def until(
+    holds: Callable[[], object], what: str = "it did not come about", *, timeout_s: float = TIMEOUT_SECONDS
+) -> None:
     """Waits until something is true."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while not holds():
-        assert time.monotonic() < deadline, f"{what}, in {patience_s:g} s"
-        time.sleep(_PAUSE_S)
+        assert time.monotonic() < deadline, f"{what}, in {timeout_s:g} s"
+        time.sleep(_PAUSE_SECONDS)
 
 
 def eventually(check: Callable[[], T]) -> T:
     """Waits until a check does not fail any more; what it returns."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             return check()
         except AssertionError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_PAUSE_S)
+            time.sleep(_PAUSE_SECONDS)
 
 
 async def until_async(holds: Callable[[], object], what: str = "it did not come about") -> None:
     """The same as `until` on an event loop, in the time of the loop."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE_S
+    deadline = loop.time() + TIMEOUT_SECONDS
     while not holds():
-        assert loop.time() < deadline, f"{what}, in {PATIENCE_S:g} s"
-        await asyncio.sleep(_PAUSE_S / 10)
+        assert loop.time() < deadline, f"{what}, in {TIMEOUT_SECONDS:g} s"
+        await asyncio.sleep(_PAUSE_SECONDS / 10)

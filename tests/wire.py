@@ -1,7 +1,7 @@
 """A raw Kafka client for tests: any API, any version, any bytes; made from the wire schemas, not from our fast codecs.
 
 with Wire(broker.bootstrap_servers) as wire:
-    answer = wire.call("metadata", 12, topics=None)
+    response = wire.call("metadata", 12, topics=None)
 """
 
 import socket
@@ -15,10 +15,9 @@ from typing import Any
 from millstream.formats.protocol.primitives import Cursor
 from millstream.formats.protocol.schema import Message, request_schema, response_schema, split_entries
 from millstream.formats.records.record import Record, build_batch, read_batches
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 API_VERSIONS_KEY = 18
-TIMEOUT_S = PATIENCE_S
 
 
 def request_names() -> dict[int, str]:
@@ -52,14 +51,14 @@ def framed(data: bytes) -> bytes:
 
 
 def decode(api: str, version: int, data: bytes) -> tuple[int, Message]:
-    """Correlation id and answer; every byte must have been used."""
+    """Correlation id and response; every byte must have been used."""
     schema = response_schema(api)
     cursor = Cursor(data)
     (correlation_id,) = struct.unpack_from(">i", data, cursor.take(4))
     if schema.is_flexible(version) and schema.api_key != API_VERSIONS_KEY:
-        assert data[cursor.take(1)] == 0, "tags in an answer's header"
+        assert data[cursor.take(1)] == 0, "tags in a response's header"
     message = schema.read(cursor, version)
-    assert cursor.position == len(data), f"{len(data) - cursor.position} bytes left over in the answer to {api}"
+    assert cursor.position == len(data), f"{len(data) - cursor.position} bytes left over in the response to {api}"
     return correlation_id, message
 
 
@@ -70,7 +69,7 @@ def batch(*values: bytes, timestamp: int | None = None, **options: Any) -> bytes
 
 
 def values(records: bytes | memoryview | None) -> list[bytes]:
-    """The values in the batches of a fetch answer; a batch that is cut off at the end is left out."""
+    """The values in the batches of a fetch response; a batch that is cut off at the end is left out."""
     return [record.value or b"" for _, rows in read_batches(records or b"") for record in rows]
 
 
@@ -79,7 +78,7 @@ class Closed(Exception):
 
 
 class Wire:
-    def __init__(self, address: str, timeout: float = TIMEOUT_S, client_id: str | None = "wire") -> None:
+    def __init__(self, address: str, timeout: float = TIMEOUT_SECONDS, client_id: str | None = "wire") -> None:
         self.client_id = client_id
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout)
@@ -101,7 +100,7 @@ class Wire:
             raise Closed from error
 
     def send(self, api: str, version: int, **fields: Any) -> int:
-        """Sends without waiting for the answer."""
+        """Sends without waiting for the response."""
         self._next += 1
         self.send_raw(framed(request(api, version, fields, self._next, self.client_id)))
         return self._next
@@ -127,9 +126,9 @@ class Wire:
 
     def call(self, api: str, version: int, **fields: Any) -> Message:
         sent = self.send(api, version, **fields)
-        correlation_id, answer = self.receive(api, version)
+        correlation_id, response = self.receive(api, version)
         assert correlation_id == sent
-        return answer
+        return response
 
     def is_closed(self) -> bool:
         """Waits for the broker to close; False if it says something instead."""
@@ -150,14 +149,14 @@ class Wire:
 
     def produce(self, topic: str, data: bytes | None, partition: int = 0, acks: int = -1, version: int = 12) -> Message:
         rows = [{"name": topic, "partition_data": [{"index": partition, "records": data}]}]
-        answer = self.call("produce", version, acks=acks, timeout_ms=10_000, topic_data=rows)
-        row: Message = answer.responses[0].partition_responses[0]
+        response = self.call("produce", version, acks=acks, timeout_ms=10_000, topic_data=rows)
+        row: Message = response.responses[0].partition_responses[0]
         return row
 
     def fetch(self, topic: str, offset: int = 0, partition: int = 0, version: int = 12, **options: Any) -> Message:
         """One partition, outside any session."""
-        answer = self.call("fetch", version, **fetch_fields([(topic, partition, offset)], **options))
-        row: Message = answer.responses[0].partitions[0]
+        response = self.call("fetch", version, **fetch_fields([(topic, partition, offset)], **options))
+        row: Message = response.responses[0].partitions[0]
         return row
 
 

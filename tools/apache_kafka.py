@@ -241,8 +241,8 @@ def copy_jars(directory: Path, what: str) -> None:
         raise ToolchainMissingError(f"Maven could not fetch {what}: {' '.join(reason[:3])}")
 
 
-def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
-    """Whether a Kafka broker answers there: Kafka does so only once registered and unfenced, so this means ready."""
+def responds_to_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
+    """Whether a Kafka broker responds there: Kafka does so only once registered and unfenced, so this means ready."""
     request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
@@ -332,7 +332,7 @@ class ApacheKafkaBroker:
         self.properties_file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
     def start(self) -> None:
-        """Start the process and wait until it answers."""
+        """Start the process and wait until it responds."""
         self.start_process()
         self.wait_until_ready()
 
@@ -350,7 +350,7 @@ class ApacheKafkaBroker:
     def wait_until_ready(self) -> None:
         assert self.process is not None, "the broker was not started"
         deadline = time.monotonic() + self.start_timeout_s
-        while not answers_api_versions(self.host, self.port):
+        while not responds_to_api_versions(self.host, self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"Apache Kafka did not become ready; the end of its log:\n{self._log_tail()}")
@@ -444,7 +444,7 @@ class ApacheKafkaCluster:
             node.format()
 
     def start(self) -> None:
-        """Start all and wait until each answers; one alone would wait for a majority."""
+        """Start all and wait until each responds; one alone would wait for a majority."""
         for node in self.nodes:
             node.start_process()
         for node in self.nodes:

@@ -34,7 +34,7 @@ from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tools import install_test_clients
 
-_PATIENCE_MS = 120_000
+_TIMEOUT_MS = 120_000
 _SIZES: dict[str, Any] = {"1440": {"width": 1440, "height": 900}, "390": {"width": 390, "height": 844}}
 _LONG = "a-very-long-name.of-a-department.of-a-team.of-an-application.with-a-version.and-a-country" * 2
 _WITH_ACLS = {
@@ -212,7 +212,7 @@ def _take(browser: Any, url: str, pages: dict[str, str], directory: Path, tag: s
     """The theme changes while a page is open. The size does too, except under a dialog, which keeps the old layout."""
     faults = 0
     context = browser.new_context(viewport=_SIZES["1440"])
-    context.set_default_timeout(_PATIENCE_MS)
+    context.set_default_timeout(_TIMEOUT_MS)
     page = context.new_page()
     for name, path in pages.items():
         for number, (size, viewport) in enumerate(_SIZES.items()):

@@ -94,7 +94,7 @@ def running(warehouse: str, s3: Mapping[str, str], directory: Path) -> Iterator[
         )
     uri = f"http://127.0.0.1:{port}"
 
-    def answers() -> bool:
+    def responds() -> bool:
         if server.poll() is not None:
             raise ToolchainMissingError(f"Iceberg's REST server has ended: {log.read_text()[-1000:]}")
         try:
@@ -104,7 +104,7 @@ def running(warehouse: str, s3: Mapping[str, str], directory: Path) -> Iterator[
             return False
 
     try:
-        until(answers, "Iceberg's REST server answers")
+        until(responds, "Iceberg's REST server responds")
         yield uri
     finally:
         server.terminate()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.compare.target import OtherMillstream, millstream_command
 from millstream.testing.node_process import free_ports
-from tools.apache_kafka import ApacheKafkaCluster, KafkaDistribution, answers_api_versions
+from tools.apache_kafka import ApacheKafkaCluster, KafkaDistribution, responds_to_api_versions
 
 NODES = 3
 _START_TIMEOUT_SECONDS = 90.0
@@ -53,7 +53,7 @@ class ClusterTarget(ABC):
 
     @abstractmethod
     def start_node(self, node_id: int) -> None:
-        """Start a node that was killed, and wait until it answers."""
+        """Start a node that was killed, and wait until it responds."""
 
     @abstractmethod
     def stop(self) -> None: ...
@@ -154,7 +154,7 @@ class MillstreamCluster(ClusterTarget):
     def _wait(self, node_id: int) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
         host, _, port = self.addresses[node_id].rpartition(":")
-        while not answers_api_versions(host, int(port)):
+        while not responds_to_api_versions(host, int(port)):
             if self._processes[node_id].poll() is not None or time.monotonic() > deadline:
                 said = self._log(node_id).read_text(errors="replace").strip().splitlines()[-5:]
                 self.stop()

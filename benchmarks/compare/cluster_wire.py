@@ -81,14 +81,14 @@ def parse_quorum_leader(response: bytes) -> int:
     reader = _Reader(memoryview(response), 4 + 1)
     error = reader.int16()
     if error:
-        raise RuntimeError(f"DescribeQuorum answered error {error}")
+        raise RuntimeError(f"DescribeQuorum responded with error {error}")
     reader.count()
     reader.text()
     reader.count()
     reader.int32()
     error = reader.int16()
     if error:
-        raise RuntimeError(f"DescribeQuorum answered error {error} for the metadata partition")
+        raise RuntimeError(f"DescribeQuorum responded with error {error} for the metadata partition")
     return reader.int32()
 
 

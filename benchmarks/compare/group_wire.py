@@ -1,4 +1,4 @@
-"""The requests of group members, of both protocols, and what their answers say; by hand, for the reason `wire` gives.
+"""The requests of group members, of both protocols, and what their responses say; by hand, for the reason `wire` gives.
 
 JoinGroup v9, SyncGroup v5, Heartbeat v4, LeaveGroup v5 and ConsumerGroupHeartbeat v1: all of them flexible versions.
 FindCoordinator v0 only to make a broker set up its coordinator.
@@ -21,7 +21,7 @@ _SESSION_TIMEOUT_MS = 45_000
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 
 
-class Answer:
+class ResponseFields:
     """Reads the fields of one response to a flexible request, in order."""
 
     def __init__(self, response: bytes) -> None:
@@ -96,18 +96,18 @@ def join(group: str, member_id: str, topic: str) -> bytes:
 
 
 def joined(response: bytes) -> Joined:
-    answer = Answer(response)
-    answer.int32()
-    error, generation = answer.int16(), answer.int32()
-    answer.text(), answer.text()
-    leader = answer.text()
-    answer.int8()  # whether the leader may skip the assignment: only for static members
-    member_id = answer.text()
+    fields = ResponseFields(response)
+    fields.int32()
+    error, generation = fields.int16(), fields.int32()
+    fields.text(), fields.text()
+    leader = fields.text()
+    fields.int8()  # whether the leader may skip the assignment: only for static members
+    member_id = fields.text()
     members = []
-    for _ in range(answer.count()):
-        members.append(answer.text())
-        answer.text(), answer.raw(max(answer.count(), 0))
-        answer.skip_tags()
+    for _ in range(fields.count()):
+        members.append(fields.text())
+        fields.text(), fields.raw(max(fields.count(), 0))
+        fields.skip_tags()
     return Joined(error, generation, leader, member_id, members)
 
 
@@ -120,11 +120,11 @@ def sync(group: str, generation: int, member_id: str, assignments: Mapping[str, 
 
 def synced(response: bytes) -> tuple[int, bytes]:
     """The error and the assignment."""
-    answer = Answer(response)
-    answer.int32()
-    error = answer.int16()
-    answer.text(), answer.text()
-    return error, answer.raw(max(answer.count(), 0))
+    fields = ResponseFields(response)
+    fields.int32()
+    error = fields.int16()
+    fields.text(), fields.text()
+    return error, fields.raw(max(fields.count(), 0))
 
 
 def assignment(topic: str, partitions: Collection[int]) -> bytes:
@@ -146,9 +146,9 @@ def leave(group: str, member_ids: Collection[str]) -> bytes:
 
 def plain_error(response: bytes) -> int:
     """The error of a Heartbeat or LeaveGroup response."""
-    answer = Answer(response)
-    answer.int32()
-    return answer.int16()
+    fields = ResponseFields(response)
+    fields.int32()
+    return fields.int16()
 
 
 def consumer_heartbeat(
@@ -172,17 +172,17 @@ def consumer_heartbeat(
 
 
 def assigned(response: bytes) -> Assigned:
-    answer = Answer(response)
-    answer.int32()
-    error, message = answer.int16(), answer.text()
-    answer.text()
-    epoch = answer.int32()
-    answer.int32()
-    if answer.int8() < 0:
+    fields = ResponseFields(response)
+    fields.int32()
+    error, message = fields.int16(), fields.text()
+    fields.text()
+    epoch = fields.int32()
+    fields.int32()
+    if fields.int8() < 0:
         return Assigned(error, message, epoch, None)
     partitions = {}
-    for _ in range(answer.count()):
-        topic_id = answer.raw(16)
-        partitions[topic_id] = [answer.int32() for _ in range(answer.count())]
-        answer.skip_tags()
+    for _ in range(fields.count()):
+        topic_id = fields.raw(16)
+        partitions[topic_id] = [fields.int32() for _ in range(fields.count())]
+        fields.skip_tags()
     return Assigned(error, message, epoch, partitions)

@@ -2,7 +2,7 @@
 
 A sender and a receiver on loopback; the receiver writes what it gets to a file in the page cache (`recv_into` +
 `write`), or sends a file with `sendfile` as a broker serving from the page cache would. For small requests, an epoll
-loop that answers each request with a canned response and stores nothing, driven by the same client as the brokers.
+loop that responds to each request with a canned response and stores nothing, driven by the same client as the brokers.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ LIMIT_OF = {
 LIMIT_TITLES = {
     "copy_in": ("loopback receive + page-cache write", "MB/s"),
     "copy_out": ("page-cache sendfile + loopback receive", "MB/s"),
-    "echo_one": ("canned answers, 8 connections, 1 in flight", "req/s"),
-    "echo_pipelined": ("canned answers, 8 connections, 5 in flight", "req/s"),
+    "echo_one": ("canned responses, 8 connections, 1 in flight", "req/s"),
+    "echo_pipelined": ("canned responses, 8 connections, 5 in flight", "req/s"),
 }
 
 
@@ -119,23 +119,23 @@ def _receive_all(port: int, parent: Connection) -> None:
 
 
 def _echo(in_flight: int, seconds: float) -> float:
-    """Requests per second of a server that does nothing but answer: what client and kernel leave room for."""
+    """Requests per second of a server that does nothing but respond: what client and kernel leave room for."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     request = wire.produce_request("limit", 0, wire.record_batch([b"x" * 100]))
-    server = context.Process(target=_answer_forever, args=(len(request), there))
+    server = context.Process(target=_respond_forever, args=(len(request), there))
     server.start()
     try:
-        answered, elapsed = drive(f"127.0.0.1:{here.recv()}", request, "limit", in_flight, seconds)
-        return answered / elapsed
+        responses, elapsed = drive(f"127.0.0.1:{here.recv()}", request, "limit", in_flight, seconds)
+        return responses / elapsed
     finally:
         server.terminate()
         server.join()
 
 
-def _answer_forever(request_bytes: int, parent: Connection) -> None:
-    answer = bytes(60)  # about the size of a Produce response; all zero also means "no error"
-    answer = len(answer).to_bytes(4, "big") + answer
+def _respond_forever(request_bytes: int, parent: Connection) -> None:
+    response = bytes(60)  # about the size of a Produce response; all zero also means "no error"
+    response = len(response).to_bytes(4, "big") + response
     server = socket.create_server(("127.0.0.1", 0))
     poller = select.epoll()
     poller.register(server.fileno(), select.EPOLLIN)
@@ -158,4 +158,4 @@ def _answer_forever(request_bytes: int, parent: Connection) -> None:
                 continue
             complete, pending[descriptor] = divmod(pending[descriptor] + received, request_bytes)
             if complete:
-                connections[descriptor].send(answer * complete)
+                connections[descriptor].send(response * complete)

@@ -78,7 +78,7 @@ def fetch_request(
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one Fetch answered: the offset to go on from and the bytes of records in it."""
+    """What one Fetch responded: the offset to go on from and the bytes of records in it."""
 
     next_offset: int
     records_bytes: int
@@ -96,7 +96,7 @@ def parse_fetch(response: memoryview, topic: str, offset: int) -> Fetched:
     at += 1 + 1 + len(topic.encode()) + 1  # one topic, its name, one partition
     partition_error = struct.unpack_from(">h", response, at + 4)[0]
     if partition_error:
-        raise RuntimeError(f"Fetch answered error {partition_error}")
+        raise RuntimeError(f"Fetch responded with error {partition_error}")
     at += 4 + 2 + 8 + 8 + 8  # index, error, high watermark, last stable offset, log start offset
     aborted, at = read_uvarint(response, at)
     if aborted > 1:

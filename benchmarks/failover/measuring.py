@@ -17,7 +17,7 @@ from tests.system.chaos.network import Bridged, Disks, Loopback, Network
 
 TOPIC = "failover"
 PARTITIONS = 6
-_CALM_S = 1.5
+_CALM_SECONDS = 1.5
 _FENCED = re.compile(r"broker_fenced broker=(\d+) .*reason=(.*)")
 _ELECTED = re.compile(r"became_leader ")
 _BUSY_LOOP = "while True: pass"
@@ -94,7 +94,7 @@ class Bench:
             for writer in writers:
                 if writer.acks.first_since(begun, begun + 30) is None:
                     raise RuntimeError("no writes are acknowledged before the fault")
-            time.sleep(_CALM_S)
+            time.sleep(_CALM_SECONDS)
             faults.FAULTS[fault](cluster, node)
             struck_at = time.monotonic()
             for writer in bare:

@@ -14,9 +14,9 @@ from confluent_kafka import KafkaError, Message, Producer
 from tests.system.chaos.nodes import Node
 from tests.wire import Closed, Wire, batch
 
-_PAUSE_S = 0.01
-_METADATA_TIMEOUT_S = 0.5
-_PRODUCE_TIMEOUT_S = 20.0
+_PAUSE_SECONDS = 0.01
+_METADATA_TIMEOUT_SECONDS = 0.5
+_PRODUCE_TIMEOUT_SECONDS = 20.0
 
 
 class Acks:
@@ -75,7 +75,7 @@ class BareWriter(threading.Thread):
                 opened[1].socket.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
-        while not self._ending.wait(_PAUSE_S):
+        while not self._ending.wait(_PAUSE_SECONDS):
             for number, node in self._nodes.items():
                 if number == self._avoided or self._ending.is_set():
                     continue
@@ -88,26 +88,26 @@ class BareWriter(threading.Thread):
                     continue
 
     def _leader(self, node: Node) -> int:
-        with Wire(node.address, _METADATA_TIMEOUT_S) as wire:
-            answer = wire.call("metadata", 12, topics=[{"name": self._topic}])
-        rows = answer.topics[0].partitions
+        with Wire(node.address, _METADATA_TIMEOUT_SECONDS) as wire:
+            response = wire.call("metadata", 12, topics=[{"name": self._topic}])
+        rows = response.topics[0].partitions
         return next((int(row.leader_id) for row in rows if row.partition_index == self._partition), -1)
 
     def _write(self, node: Node) -> None:
         rows = [{"index": self._partition, "records": batch(b"written through the fault")}]
         sent_at = time.monotonic()
-        with Wire(node.address, _PRODUCE_TIMEOUT_S) as wire:
+        with Wire(node.address, _PRODUCE_TIMEOUT_SECONDS) as wire:
             self._open = node.number, wire
-            answer = wire.call(
+            response = wire.call(
                 "produce", 11, acks=-1, timeout_ms=15_000, topic_data=[{"name": self._topic, "partition_data": rows}]
             )
-        if answer.responses[0].partition_responses[0].error_code == 0:
+        if response.responses[0].partition_responses[0].error_code == 0:
             self.acks.add(sent_at)
 
     def stop(self) -> None:
         self._ending.set()
         if self.ident is not None:
-            self.join(timeout=_PRODUCE_TIMEOUT_S + 5)
+            self.join(timeout=_PRODUCE_TIMEOUT_SECONDS + 5)
 
 
 class LibrdkafkaWriter(threading.Thread):
@@ -124,7 +124,7 @@ class LibrdkafkaWriter(threading.Thread):
     def run(self) -> None:
         while not self._ending.is_set():
             self._send()
-            self._producer.poll(_PAUSE_S)
+            self._producer.poll(_PAUSE_SECONDS)
         self._producer.purge()
         self._producer.flush(5)
 

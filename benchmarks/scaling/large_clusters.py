@@ -2,8 +2,8 @@
 
 The controller's decisions are the real ones (`node/metadata`), on the metadata of clusters up to hundreds of brokers.
 Their CPU time is measured on this machine. What it has no machines for is computed: the records go to each broker over
-the controller's link, and a commit is one fsync and one round trip (`LINK_BYTES_PER_S` and others below). So the result
-says what grows, and which limit comes first; it is no measurement of a cluster.
+the controller's link, and a commit is one fsync and one round trip (`LINK_BYTES_PER_SECOND` and others below). So it
+says what grows, and which limit comes first. It is no measurement of a cluster.
 
 The cluster has three replicas of each partition, ten partitions of each topic, two brokers on each machine, and about
 167 partitions for each broker: 10,000 of them with 60 brokers.
@@ -34,13 +34,13 @@ from millstream.node.metadata.records import Endpoint, MetadataRecord, encode_re
 from millstream.node.metadata.snapshot import snapshot_records
 from millstream.node.metadata.topics import NewTopic, create_topics
 
-LINK_BYTES_PER_S = 125e6
-ROUND_TRIP_S = 0.0005
-FSYNC_S = 0.002
-REQUEST_S = 60e-6
+LINK_BYTES_PER_SECOND = 125e6
+ROUND_TRIP_SECONDS = 0.0005
+FSYNC_SECONDS = 0.002
+REQUEST_SECONDS = 60e-6
 """CPU of a small request, as the benchmark of small requests measures it."""
-HEARTBEATS_PER_S = 2.0
-METADATA_FETCHES_PER_S = 2.0
+HEARTBEATS_PER_SECOND = 2.0
+METADATA_FETCHES_PER_SECOND = 2.0
 """An idle broker fetches the metadata log twice a second."""
 PARTITIONS_PER_BROKER = 10_000 / 60
 PARTITIONS_PER_TOPIC = 10
@@ -109,7 +109,7 @@ class Model:
 
     def spread_s(self, size: int) -> float:
         """The time until a commit of so many bytes is at all brokers."""
-        return FSYNC_S + ROUND_TRIP_S + size * self.brokers / LINK_BYTES_PER_S
+        return FSYNC_SECONDS + ROUND_TRIP_SECONDS + size * self.brokers / LINK_BYTES_PER_SECOND
 
 
 def measure(brokers: int) -> Row:
@@ -129,7 +129,9 @@ def measure(brokers: int) -> Row:
     _, beats_s = timed(
         lambda: [process_heartbeat(model.image, beat, model.config, others_caught_up=True) for _ in range(200)]
     )
-    idle = brokers * (HEARTBEATS_PER_S * (REQUEST_S + beats_s / 200) + METADATA_FETCHES_PER_S * REQUEST_S)
+    idle = brokers * (
+        HEARTBEATS_PER_SECOND * (REQUEST_SECONDS + beats_s / 200) + METADATA_FETCHES_PER_SECOND * REQUEST_SECONDS
+    )
     model.add(brokers)
     model.add(brokers + 1)
     slots = [BrokerSlot(id=each.id, machine=each.machine) for each in model.image.brokers.values()]

@@ -111,7 +111,7 @@ class Overhead:
             yield Result(self.name, "ms", connector, sorted(durations)[len(durations) // 2], more_is_better=False)
 
 
-_LONGEST_WAIT_S = 120.0
+_LONGEST_WAIT_SECONDS = 120.0
 
 
 class Latency:
@@ -155,7 +155,7 @@ class Latency:
             sender.start()
             warm_until = time.time() + self._warm_up_s
             begun, deadline = time.monotonic(), self._warm_up_s + self._seconds
-            while (spent := time.monotonic() - begun) < deadline or (len(found) < 10 and spent < _LONGEST_WAIT_S):
+            while (spent := time.monotonic() - begun) < deadline or (len(found) < 10 and spent < _LONGEST_WAIT_SECONDS):
                 message = reader.poll(0.1)
                 if message is None or message.error():
                     continue

@@ -135,7 +135,7 @@ def test_required_but_not_built(choice: Path, monkeypatch: pytest.MonkeyPatch) -
         compilation.choose()
 
 
-def test_required_but_stale(choice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_modules_are_an_error_where_they_are_required(choice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built(choice)
     (choice / "formats" / "part.py").write_text("other")
     monkeypatch.setenv(VARIABLE, "require")
@@ -143,7 +143,7 @@ def test_required_but_stale(choice: Path, monkeypatch: pytest.MonkeyPatch) -> No
         compilation.choose()
 
 
-def test_an_unknown_value(choice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_value_of_the_variable_is_an_error(choice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "yes")
     with pytest.raises(ImportError, match="'yes' is not known: set it to auto, require or refuse"):
         compilation.choose()

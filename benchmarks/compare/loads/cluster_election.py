@@ -1,6 +1,6 @@
 """Death of a broker that leads 1,000 partitions: the time until metadata names a new leader for each of them.
 
-Counted from kill -9 to the answer of a surviving broker that is not the controller; default settings, so it contains
+Counted from kill -9 to the response of a surviving broker that is not the controller; default settings, so it contains
 the time until the death is noticed. The rest of it, from the first new leader to the last, is the election itself.
 """
 

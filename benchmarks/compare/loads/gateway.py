@@ -2,7 +2,7 @@
 
 The gateway is a process of its own in front of the broker, all its threads bound to one core; requests are encoded once
 and sent by one epoll loop over four connections, one in flight on each, as four callers would. A record counts once the
-gateway has answered where it is: on all in-sync replicas. The end offsets are looked at afterwards. CPU is that of the
+gateway has responded where it is: on all in-sync replicas. The end offsets are looked at afterwards. CPU is that of the
 gateway alone; the time of one small request is taken on a connection of its own, one after the other.
 """
 
@@ -32,7 +32,7 @@ _FULL_SECONDS = 5.0
 _WARM_UP_SECONDS = 1.0
 _SMALL_REQUESTS = 300
 _PROMISED = 20_000
-_PATIENCE_S = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class GatewayProduce(Load):
@@ -53,16 +53,16 @@ class GatewayProduce(Load):
             request = _request(address, f"/topics/{topic}/messages/batch", _batch())
             sent = _drive(address, request, warm_up)[0]
             cpu_before = cpu_seconds(pid)
-            answered, elapsed = _drive(address, request, seconds)
+            responses, elapsed = _drive(address, request, seconds)
             cpu = cpu_seconds(pid) - cpu_before
             delays = _one_by_one(address, topic, scale.records(_SMALL_REQUESTS, least=20))
             arrived = sum(librdkafka.end_offsets(target.bootstrap, topic, THROUGHPUT_PARTITIONS))
-            expected = (sent + answered) * _BATCH + len(delays)
+            expected = (sent + responses) * _BATCH + len(delays)
             if arrived != expected:
                 raise RuntimeError(f"{target.name}: {arrived} records in the log, {expected} were acknowledged")
         return {
-            "rate": answered * _BATCH / elapsed,
-            "cpu": cpu / (answered * _BATCH) * 1e6,
+            "rate": responses * _BATCH / elapsed,
+            "cpu": cpu / (responses * _BATCH) * 1e6,
             "p50": sorted(delays)[len(delays) // 2] * 1e3,
         }
 
@@ -110,30 +110,30 @@ def _gateway(bootstrap: str) -> Iterator[tuple[str, int]]:
 
 def _connect(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=_PATIENCE_S)
+    connection = socket.create_connection((host, int(port)), timeout=_TIMEOUT_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def _drive(address: str, request: bytes, seconds: float) -> tuple[int, float]:
-    """Keeps one request under way on each connection; returns how many were answered, and in which time."""
+    """Keeps one request under way on each connection; returns how many responses came, and in which time."""
     connections = {connection.fileno(): connection for connection in (_connect(address) for _ in range(_CONNECTIONS))}
     poller = select.epoll()
-    answered, started = 0, time.perf_counter()
+    responses, started = 0, time.perf_counter()
     try:
         for number, connection in connections.items():
             connection.sendall(request)
             poller.register(number, select.EPOLLIN)
         waiting = len(connections)
         while waiting:
-            for number, _ in poller.poll(_PATIENCE_S):
-                _answer(connections[number])
-                answered += 1
+            for number, _ in poller.poll(_TIMEOUT_SECONDS):
+                _read_response(connections[number])
+                responses += 1
                 if time.perf_counter() - started < seconds:
                     connections[number].sendall(request)
                 else:
                     waiting -= 1
-        return answered, time.perf_counter() - started
+        return responses, time.perf_counter() - started
     finally:
         poller.close()
         for connection in connections.values():
@@ -148,13 +148,13 @@ def _one_by_one(address: str, topic: str, count: int) -> list[float]:
         for _ in range(count):
             started = time.perf_counter()
             connection.sendall(request)
-            _answer(connection)
+            _read_response(connection)
             delays.append(time.perf_counter() - started)
     return delays
 
 
-def _answer(connection: socket.socket) -> bytes:
-    """One whole answer, which must be 200."""
+def _read_response(connection: socket.socket) -> bytes:
+    """One whole response, which must be 200."""
     data = bytearray()
     while (end := data.find(b"\r\n\r\n")) < 0:
         data += _received(connection)
@@ -163,7 +163,7 @@ def _answer(connection: socket.socket) -> bytes:
     while len(data) < size:
         data += _received(connection)
     if not head.startswith(b"http/1.1 200"):
-        raise RuntimeError(f"the gateway answered {bytes(data[:300])!r}")
+        raise RuntimeError(f"the gateway responded {bytes(data[:300])!r}")
     return bytes(data[end + 4 :])
 
 

@@ -19,7 +19,7 @@ from benchmarks.compare.topic import temporary_topic
 CONNECTIONS = 8
 _IN_FLIGHT = 5
 _FULL_SECONDS = 3.0
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 _COMMIT, _FIND_COORDINATOR = 8, 10
 _COMMIT_VERSION = 2
 _GOAL = 1.8
@@ -56,20 +56,20 @@ def _commit_request(group: str, topic: str) -> bytes:
     )
 
 
-def _commit_error(answer: bytes) -> int:
-    """The last field of the answer is the error of its only partition."""
-    error: int = struct.unpack(">h", answer[-2:])[0]
+def _commit_error(response: bytes) -> int:
+    """The last field of the response is the error of its only partition."""
+    error: int = struct.unpack(">h", response[-2:])[0]
     return error
 
 
 def _wait_for_coordinator(bootstrap: str, topic: str) -> None:
     """Kafka makes its internal topic when it is first asked for a coordinator, and refuses requests meanwhile."""
     with wire.connect(bootstrap) as connection:
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + _TIMEOUT_SECONDS
         while time.monotonic() < until:
             wire.ask(connection, _request(_FIND_COORDINATOR, 0, _text("bench")))
-            answers = (wire.ask(connection, _commit_request(f"bench-{number}", topic)) for number in range(150))
-            if not any(_commit_error(answer) for answer in answers):
+            responses = (wire.ask(connection, _commit_request(f"bench-{number}", topic)) for number in range(150))
+            if not any(_commit_error(response) for response in responses):
                 return
             time.sleep(0.2)
     raise RuntimeError("no coordinator became available")
@@ -80,25 +80,25 @@ def _commits_per_second(bootstrap: str, topic: str, seconds: float) -> float:
     requests = {each: _commit_request(f"bench-{number}", topic) for number, each in enumerate(connections)}
     try:
         sizes = {len(wire.ask(each, requests[each])) + 4 for each in connections}
-        (size,) = sizes  # nothing in the answer varies in length
+        (size,) = sizes  # nothing in the response varies in length
         pending = dict.fromkeys(connections, 0)
         buffer = bytearray(size * _IN_FLIGHT)
-        answered = 0
+        responses = 0
         started = time.perf_counter()
         for each in connections:
             each.sendall(requests[each] * _IN_FLIGHT)
         while time.perf_counter() - started < seconds:
             for each in select.select(connections, [], [], 1.0)[0]:
                 complete, pending[each] = divmod(pending[each] + each.recv_into(buffer), size)
-                answered += complete
+                responses += complete
                 each.sendall(requests[each] * complete)
         elapsed = time.perf_counter() - started
-        for each in connections:  # what is still under way; the last answer is looked into
+        for each in connections:  # what is still under way; the last response is looked into
             rest = memoryview(bytearray(size * _IN_FLIGHT - pending[each]))
             wire.receive_exactly(each, rest)
             if error := _commit_error(bytes(rest)):
-                raise RuntimeError(f"OffsetCommit answered error {error}")
-        return answered / elapsed
+                raise RuntimeError(f"OffsetCommit responded with error {error}")
+        return responses / elapsed
     finally:
         for each in connections:
             each.close()

@@ -1,6 +1,6 @@
 """Produce throughput with Kafka's own ProducerPerformance, at the Java producer's defaults and with larger batches.
 
-The defaults (16 KB batches, linger 5 ms, idempotent when acks=all) make a broker answer many smallish requests; the
+The defaults (16 KB batches, linger 5 ms, idempotent when acks=all) make a broker respond to many smallish requests; the
 larger batches (256 KB, linger 10 ms) are what Kafka's own tuning advice suggests for throughput. Payloads come from a
 file because the tool otherwise spends its time drawing random bytes, and would measure that. What
 is reported is the tool's steady state, without the first two fifths of the records, while its own JVM compiles.

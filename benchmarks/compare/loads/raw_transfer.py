@@ -49,20 +49,20 @@ def full_batch() -> bytes:
 def produce(connection: socket.socket, request: bytes, topic: str, batches: int) -> float:
     prefix = memoryview(bytearray(4))
 
-    def await_answer() -> None:
+    def await_response() -> None:
         wire.receive_exactly(connection, prefix)
         response = bytearray(int.from_bytes(prefix, "big"))
         wire.receive_exactly(connection, memoryview(response))
         if error := wire.produce_error(bytes(response), topic):
-            raise RuntimeError(f"Produce answered error {error}")
+            raise RuntimeError(f"Produce responded with error {error}")
 
     started = time.perf_counter()
     for sent in range(batches):
         if sent >= _IN_FLIGHT:
-            await_answer()
+            await_response()
         connection.sendall(request)
     for _ in range(min(_IN_FLIGHT, batches)):
-        await_answer()
+        await_response()
     return time.perf_counter() - started
 
 

@@ -26,7 +26,7 @@ MEMBERS = 50
 PARTITIONS = 100
 _HEARTBEAT_SECONDS = 0.05
 _FULL_REPETITIONS = 5
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _UNKNOWN_MEMBER, _REBALANCE_IN_PROGRESS, _MEMBER_ID_REQUIRED = 25, 27, 79
 
 
@@ -64,7 +64,7 @@ class Member(ABC):
     def next_request(self) -> bytes: ...
 
     @abstractmethod
-    def answered(self, response: bytes) -> bytes | None:
+    def on_response(self, response: bytes) -> bytes | None:
         """What has to be said at once, without waiting for the next beat."""
 
     def send(self, request: bytes) -> None:
@@ -84,7 +84,7 @@ class Member(ABC):
         response = bytes(self._received[4:size])
         del self._received[:size]
         self.waiting = False
-        if (request := self.answered(response)) is not None:
+        if (request := self.on_response(response)) is not None:
             self.send(request)
 
 
@@ -96,17 +96,17 @@ class ClassicMember(Member):
     def next_request(self) -> bytes:
         if not self.generation:
             return self._join()
-        self._reads = self._heartbeat_answered
+        self._reads = self._on_heartbeat_response
         return group_wire.heartbeat(self.group, self.generation, self.member_id)
 
-    def answered(self, response: bytes) -> bytes | None:
+    def on_response(self, response: bytes) -> bytes | None:
         return self._reads(response)
 
     def _join(self) -> bytes:
-        self._reads = self._join_answered
+        self._reads = self._on_join_response
         return group_wire.join(self.group, self.member_id, self.topic)
 
-    def _join_answered(self, response: bytes) -> bytes:
+    def _on_join_response(self, response: bytes) -> bytes:
         joined = group_wire.joined(response)
         self.member_id = joined.member_id
         if joined.error == _MEMBER_ID_REQUIRED:
@@ -117,20 +117,20 @@ class ClassicMember(Member):
             each: group_wire.assignment(self.topic, range(at, PARTITIONS, len(joined.members)))
             for at, each in enumerate(joined.members)
         }
-        self._reads = self._sync_answered
+        self._reads = self._on_sync_response
         return group_wire.sync(self.group, joined.generation, self.member_id, shares)
 
-    def _sync_answered(self, response: bytes) -> bytes | None:
+    def _on_sync_response(self, response: bytes) -> bytes | None:
         error, assignment = group_wire.synced(response)
         if error == _REBALANCE_IN_PROGRESS:
             return self._join()
         _check("SyncGroup", error)
         if not assignment:
-            raise RuntimeError("SyncGroup answered an empty assignment")
+            raise RuntimeError("SyncGroup responded with an empty assignment")
         self.generation = self._joined_generation
         return None
 
-    def _heartbeat_answered(self, response: bytes) -> bytes | None:
+    def _on_heartbeat_response(self, response: bytes) -> bytes | None:
         error = group_wire.plain_error(response)
         if error == _REBALANCE_IN_PROGRESS:
             return self._join()
@@ -143,7 +143,7 @@ class ConsumerMember(Member):
         super().__init__(bootstrap, group, topic, phase)
         self.member_id = str(uuid.uuid4())
         self.owned: dict[bytes, list[int]] = {}
-        self.confirmed: list[int] = []  # of the one topic; what the coordinator was told and has answered
+        self.confirmed: list[int] = []  # of the one topic; what the coordinator was told and has responded to
         self._telling: list[int] | None = None
 
     def next_request(self) -> bytes:
@@ -153,7 +153,7 @@ class ConsumerMember(Member):
             )
         return group_wire.consumer_heartbeat(self.group, self.member_id, self.generation)
 
-    def answered(self, response: bytes) -> bytes | None:
+    def on_response(self, response: bytes) -> bytes | None:
         assigned = group_wire.assigned(response)
         _check("ConsumerGroupHeartbeat", assigned.error, assigned.message)
         self.generation = assigned.epoch
@@ -211,10 +211,10 @@ class Crew(ABC, Generic[M]):
         for member in joining:
             member.send(member.next_request())
         while not (self._at_one_after(before) and self.shared_out()):
-            if time.perf_counter() - began > _PATIENCE_SECONDS:
+            if time.perf_counter() - began > _TIMEOUT_SECONDS:
                 size = len(self.members)
                 raise RuntimeError(
-                    f"given up: {self.protocol} group of {size} not stable after {_PATIENCE_SECONDS:.0f} s"
+                    f"given up: {self.protocol} group of {size} not stable after {_TIMEOUT_SECONDS:.0f} s"
                 )
             self._beat()
         return time.perf_counter() - began
@@ -227,7 +227,7 @@ class Crew(ABC, Generic[M]):
 
     def part(self, members: Sequence[M]) -> None:
         """Let these leave and wait for what they had in flight, without waiting for the others to take over."""
-        until = time.perf_counter() + _PATIENCE_SECONDS
+        until = time.perf_counter() + _TIMEOUT_SECONDS
         while any(member.waiting for member in members) and time.perf_counter() < until:
             self._beat()
         self.leave(members)
@@ -314,7 +314,7 @@ def _rebalance(crew: Crew[M], repetitions: int) -> tuple[float, float]:
 
 def wait_for_coordinator(bootstrap: str, group: str) -> None:
     """A broker may set its coordinator up when first asked; only one that works refuses an unknown member as such."""
-    until = time.monotonic() + _PATIENCE_SECONDS
+    until = time.monotonic() + _TIMEOUT_SECONDS
     with wire.connect(bootstrap) as connection:
         while time.monotonic() < until:
             wire.ask(connection, group_wire.find_coordinator(group))
@@ -329,4 +329,4 @@ def wait_for_coordinator(bootstrap: str, group: str) -> None:
 
 def _check(request: str, error: int, message: str = "") -> None:
     if error:
-        raise RuntimeError(f"{request} answered error {error} {message}".rstrip())
+        raise RuntimeError(f"{request} responded with error {error} {message}".rstrip())

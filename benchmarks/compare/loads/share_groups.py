@@ -20,7 +20,7 @@ from benchmarks.compare.topic import temporary_topic
 _SIZE_BYTES = 100
 _FULL_RECORDS = 1_000_000
 _FULL_ROUND_TRIPS = 1_000
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class ShareGroups(Load):
@@ -46,7 +46,7 @@ class ShareGroups(Load):
             consumer = _consumer(target.bootstrap, topic, "implicit")
             read = first = 0
             begin = 0.0
-            until = time.monotonic() + _PATIENCE_SECONDS
+            until = time.monotonic() + _TIMEOUT_SECONDS
             while read < count and time.monotonic() < until:
                 got = len(consumer.poll(1.0))
                 read += got
@@ -55,7 +55,7 @@ class ShareGroups(Load):
             seconds = time.monotonic() - begin
             consumer.close()
             if read < count:
-                raise librdkafka.LibrdkafkaError(f"{read} of {count} records came in {_PATIENCE_SECONDS:.0f} s")
+                raise librdkafka.LibrdkafkaError(f"{read} of {count} records came in {_TIMEOUT_SECONDS:.0f} s")
         # A tiny run may come in one piece; then there is nothing to time.
         return {"records_s": max(read - first, 1) / max(seconds, 1e-6)}
 
@@ -90,7 +90,7 @@ def _round_trip(producer: Any, consumer: Any, topic: str) -> float:
     begin = time.perf_counter()
     producer.produce(topic, b"x" * _SIZE_BYTES)
     producer.poll(0)
-    until = time.monotonic() + _PATIENCE_SECONDS
+    until = time.monotonic() + _TIMEOUT_SECONDS
     while time.monotonic() < until:
         messages = [each for each in consumer.poll(1.0) if each.error() is None]
         if messages:

@@ -43,10 +43,10 @@ class SmallRequests(Load):
                 request = wire.produce_request(topic, 0, wire.record_batch([b"x" * RECORD_BYTES]), acks=-1)
                 drive(target.bootstrap, request, topic, in_flight, min(WARM_UP_SECONDS, seconds))
                 cpu_before = cpu_seconds(target.pid)
-                answered, elapsed = drive(target.bootstrap, request, topic, in_flight, seconds)
+                responses, elapsed = drive(target.bootstrap, request, topic, in_flight, seconds)
                 if key == "one":
-                    values["cpu"] = (cpu_seconds(target.pid) - cpu_before) / answered * 1e6
-                values[key] = answered / elapsed
+                    values["cpu"] = (cpu_seconds(target.pid) - cpu_before) / responses * 1e6
+                values[key] = responses / elapsed
         return values
 
 
@@ -83,12 +83,12 @@ def drive_each(
 
 def _checked(response: bytes, topic: str) -> bytes:
     if error := wire.produce_error(response, topic):
-        raise RuntimeError(f"Produce answered error {error}")
+        raise RuntimeError(f"Produce responded with error {error}")
     return response
 
 
 def _loop(
-    connections: Mapping[socket.socket, bytes], topic: str, answer_bytes: int, in_flight: int, seconds: float
+    connections: Mapping[socket.socket, bytes], topic: str, response_bytes: int, in_flight: int, seconds: float
 ) -> tuple[int, float]:
     by_descriptor = {connection.fileno(): connection for connection in connections}
     pending = dict.fromkeys(by_descriptor, 0)  # bytes of a response received in part
@@ -96,11 +96,11 @@ def _loop(
         connection.fileno(): [request * count for count in range(in_flight + 1)]
         for connection, request in connections.items()
     }
-    buffer = bytearray(answer_bytes * in_flight)
+    buffer = bytearray(response_bytes * in_flight)
     poller = select.epoll()
     for connection in connections:
         poller.register(connection.fileno(), select.EPOLLIN)
-    answered = 0
+    responses = 0
     started = time.perf_counter()
     stop_at = started + seconds
     for connection in connections:
@@ -112,17 +112,17 @@ def _loop(
                 received = connection.recv_into(buffer)
                 if not received:
                     raise ConnectionError("the broker closed the connection")
-                complete, pending[descriptor] = divmod(pending[descriptor] + received, answer_bytes)
+                complete, pending[descriptor] = divmod(pending[descriptor] + received, response_bytes)
                 if complete:
-                    answered += complete
+                    responses += complete
                     connection.send(several[descriptor][complete])
         elapsed = time.perf_counter() - started
         # One response per connection is looked into at the end; a broker that started to refuse would show here.
         for descriptor, connection in by_descriptor.items():
             connection.settimeout(30)
-            rest = memoryview(bytearray(answer_bytes * in_flight - pending[descriptor]))
+            rest = memoryview(bytearray(response_bytes * in_flight - pending[descriptor]))
             wire.receive_exactly(connection, rest)
-            _checked(bytes(rest[-answer_bytes + 4 :]), topic)
-        return answered, elapsed
+            _checked(bytes(rest[-response_bytes + 4 :]), topic)
+        return responses, elapsed
     finally:
         poller.close()

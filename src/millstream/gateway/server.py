@@ -122,7 +122,7 @@ class Gateway:
         log = SchemaLog(cluster, options.schemas_topic)
         self._close.callback(log.close)
         # A parent process would start the gateway again and again: instead it serves, and /readyz has the reason.
-        log.start(_START_TIMEOUT_SECONDS, is_patient=options.listener is not None)
+        log.start(_START_TIMEOUT_SECONDS, may_be_refused=options.listener is not None)
         registry = Registry(log)
         pool = CallerPool(
             options.bootstrap, options.settings, options.limits, client_id=CLIENT_ID, timeout_s=options.timeout_s
@@ -291,6 +291,6 @@ def _add_cluster(other: ClusterOptions, parts: GatewayContext, client_id: str) -
 
 def _read_schemas(name: str, log: SchemaLog) -> None:
     try:
-        log.start(_REGISTRY_TIMEOUT_SECONDS, is_patient=True)
+        log.start(_REGISTRY_TIMEOUT_SECONDS, may_be_refused=True)
     except (RegistryError, WireError) as error:
         _log.warning("schemas_not_read cluster=%s reason=%s", name, error)

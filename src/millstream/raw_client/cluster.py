@@ -107,8 +107,8 @@ class Cluster:
 
     def leader_of(self, partition: TopicPartition, deadline: Deadline | None = None) -> Leader:
         """The leader of a partition, as last known. Waits while there is none."""
-        patient = deadline or Deadline(self.timeout_s)
-        return patient.retry(lambda: self._routing.leader(partition, patient))
+        limit = deadline or Deadline(self.timeout_s)
+        return limit.retry(lambda: self._routing.leader(partition, limit))
 
     def refresh_leader(self, topic: str) -> None:
         """The leader of a partition of this topic has moved: the next call reads the metadata again."""
@@ -270,9 +270,9 @@ class Cluster:
     @contextmanager
     def connection(self, node: int, deadline: Deadline | None = None) -> Iterator[Connection]:
         """A connection to a broker for the caller alone, for several requests in flight. Raises ConnectionLostError."""
-        patient = deadline or Deadline(self.timeout_s)
-        address = patient.retry(lambda: self._routing.address_of(node, patient))
-        with self._pool.borrow(address, self._pool.wait_s(patient)) as connection:
+        limit = deadline or Deadline(self.timeout_s)
+        address = limit.retry(lambda: self._routing.address_of(node, limit))
+        with self._pool.borrow(address, self._pool.wait_s(limit)) as connection:
             yield connection
 
     def _call_node(

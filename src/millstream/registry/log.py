@@ -159,11 +159,11 @@ class SchemaLog:
         self._closed = False
         self._tail = threading.Thread(target=self._read_topic, name="schemas-tail", daemon=True)
 
-    def start(self, timeout_s: float | None = None, *, is_patient: bool = False) -> None:
+    def start(self, timeout_s: float | None = None, *, may_be_refused: bool = False) -> None:
         """Returns when all existing records are read. With `timeout_s` also after that time: reading continues.
 
-        Raises what makes reading impossible. With `is_patient` a wrong password and missing rights are logged instead,
-        and tried again.
+        Raises what makes reading impossible. With `may_be_refused` a wrong password and missing rights are logged
+        instead, and tried again.
         """
         self._tail.start()
         with self._moved:
@@ -172,7 +172,7 @@ class SchemaLog:
                 self._timeout_s if timeout_s is None else timeout_s,
             )
             if self._fatal_error is not None:
-                if is_patient and _is_not_allowed(self._fatal_error):
+                if may_be_refused and _is_not_allowed(self._fatal_error):
                     return
                 raise self._fatal_error
             if self._loaded:

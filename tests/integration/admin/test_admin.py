@@ -17,7 +17,7 @@ from millstream.admin import (
     TopicPartition,
 )
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(broker.bootstrap_servers, timeout_s=PATIENCE_S) as opened:
+    with Admin(broker.bootstrap_servers, timeout_s=TIMEOUT_SECONDS) as opened:
         yield opened
 
 
@@ -88,7 +88,7 @@ def test_the_offsets_of_a_group_with_members_cannot_be_reset(broker: EmbeddedBro
             admin.groups.reset_offsets("workers", ResetTarget.earliest(), admin.partitions_of("busy"))
         (member,) = admin.groups.group("workers").members
         assert member.assignment == [TopicPartition("busy", 0)]
-        (listed,) = [group for group in admin.groups.groups_on(1, timeout_s=PATIENCE_S) if group.name == "workers"]
+        (listed,) = [group for group in admin.groups.groups_on(1, timeout_s=TIMEOUT_SECONDS) if group.name == "workers"]
         assert [each.assignment for each in listed.members] == [member.assignment]
     finally:
         consumer.close()

@@ -45,7 +45,7 @@ def test_help_names_the_exit_codes(offline: Run) -> None:
     assert offline().code == 2
 
 
-def test_version(offline: Run) -> None:
+def test_the_version_names_python_and_the_form_of_the_modules(offline: Run) -> None:
     why = why_plain()
     reason = "" if why is None else f" ({why})"
     assert offline("version").out == f"millstream {VERSION}, {description()}{reason}\n"
@@ -69,7 +69,7 @@ def test_version(offline: Run) -> None:
     ],
     ids=" ".join,
 )
-def test_usage_errors(offline: Run, arguments: list[str]) -> None:
+def test_usage_errors_exit_with_2_and_print_nothing_on_stdout(offline: Run, arguments: list[str]) -> None:
     outcome = offline(*arguments)
     assert outcome.code == 2
     assert outcome.err
@@ -79,7 +79,7 @@ def test_usage_errors(offline: Run, arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [["topic", "list"], ["consume", "t"], ["produce", "t", "x"], ["bench"]], ids=" ".join
 )
-def test_no_broker(offline: Run, arguments: list[str]) -> None:
+def test_a_command_without_a_broker_exits_with_3_and_names_the_address(offline: Run, arguments: list[str]) -> None:
     outcome = offline(*arguments, "--bootstrap", "127.0.0.1:1")
     assert outcome.code == 3
     assert outcome.err.count("\n") == 1

@@ -15,7 +15,7 @@ from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.integration.cli.conftest import Outcome, Run
 from tests.repository import REPOSITORY
 from tests.s3_server import FaultyStore, s3
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 PAGE = (REPOSITORY / "docs" / "backups.md").read_text()
@@ -52,7 +52,7 @@ def fill(servers: str, first: int, after: int) -> None:
     for number in range(first, after):
         value = f"order {number} ".encode().ljust(100_000, b".")
         writer.produce("orders", value, key=f"k{number}", headers={"n": str(number)}, timestamp=1_000_000 + number)
-        assert writer.flush(PATIENCE_S) == 0
+        assert writer.flush(TIMEOUT_SECONDS) == 0
 
 
 def records(servers: str, topic: str, partition: int = 0) -> list[Message]:
@@ -68,7 +68,7 @@ def records(servers: str, topic: str, partition: int = 0) -> list[Message]:
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     found: list[Message] = []
     while True:
-        record = reader.poll(PATIENCE_S)
+        record = reader.poll(TIMEOUT_SECONDS)
         assert record is not None
         if record.error():
             reader.close()
@@ -103,15 +103,15 @@ def test_everything_comes_back_in_a_new_broker(
     group.commit(offsets=[TopicPartition("orders", 0, 17)], asynchronous=False)
     group.close()
     writer = Producer({"bootstrap.servers": servers, "transactional.id": "books", "linger.ms": 0})
-    writer.init_transactions(PATIENCE_S)
+    writer.init_transactions(TIMEOUT_SECONDS)
     for outcome in ("commit", "abort", "open"):
         writer.begin_transaction()
         writer.produce("accounts", outcome, key=outcome)
-        assert writer.flush(PATIENCE_S) == 0
+        assert writer.flush(TIMEOUT_SECONDS) == 0
         if outcome == "commit":
-            writer.commit_transaction(PATIENCE_S)
+            writer.commit_transaction(TIMEOUT_SECONDS)
         elif outcome == "abort":
-            writer.abort_transaction(PATIENCE_S)
+            writer.abort_transaction(TIMEOUT_SECONDS)
     made = created(command("backup", "create", repository, "--json"))
     assert made["new_bytes"] == made["bytes"] > ORDERS * 100_000
     assert oct((repository / "segments").stat().st_mode)[-3:] == "700"
@@ -119,7 +119,7 @@ def test_everything_comes_back_in_a_new_broker(
     (described,) = command("topic", "describe", "orders", "--json").json()
     acls = command("acl", "list", "--json").json()
     quotas = command("quota", "list", "--json").json()
-    writer.abort_transaction(PATIENCE_S)  # it was open at the point
+    writer.abort_transaction(TIMEOUT_SECONDS)  # it was open at the point
     restored = command("backup", "restore", repository, "--node", f"7={tmp_path / 'new'}", "--json").json()
     assert restored["cluster"] != made["cluster"]
     with EmbeddedBroker({**SETTINGS, "node.id": 7}, data_dir=tmp_path / "new") as new:
@@ -131,14 +131,14 @@ def test_everything_comes_back_in_a_new_broker(
         assert command("quota", "list", "--json").json() == quotas
         assert "ann" in command("user", "list").out
         group = Consumer({"bootstrap.servers": new.bootstrap_servers, "group.id": "billing"})
-        assert group.committed([TopicPartition("orders", 0)], PATIENCE_S)[0].offset == 17
+        assert group.committed([TopicPartition("orders", 0)], TIMEOUT_SECONDS)[0].offset == 17
         group.close()
         # The producer of the open transaction starts again: it is aborted, and new ones are committed.
         writer = Producer({"bootstrap.servers": new.bootstrap_servers, "transactional.id": "books", "linger.ms": 0})
-        writer.init_transactions(PATIENCE_S)
+        writer.init_transactions(TIMEOUT_SECONDS)
         writer.begin_transaction()
         writer.produce("accounts", "later", key="later")
-        writer.commit_transaction(PATIENCE_S)
+        writer.commit_transaction(TIMEOUT_SECONDS)
         assert [each.value() for each in records(new.bootstrap_servers, "accounts")] == [b"commit", b"later"]
 
 
@@ -167,7 +167,7 @@ def test_only_new_segments_are_stored_and_segments_that_no_one_needs_are_deleted
     assert command("backup", "verify", tmp_path).code == 0
 
 
-def test_an_s3_store(command: Run, tmp_path: Path, s3: FaultyStore) -> None:
+def test_a_backup_in_s3_is_created_listed_and_verified(command: Run, tmp_path: Path, s3: FaultyStore) -> None:
     url = f"{s3.url}/backups"
     made = created(command("backup", "create", url, "--json"))
     assert command("backup", "create", url).code == 0
@@ -177,7 +177,7 @@ def test_an_s3_store(command: Run, tmp_path: Path, s3: FaultyStore) -> None:
     assert (tmp_path / "new" / "orders-0").is_dir()
 
 
-def test_what_is_wrong_is_said(command: Run, tmp_path: Path) -> None:
+def test_wrong_backup_commands_have_an_error_and_exit_code(command: Run, tmp_path: Path) -> None:
     repository = tmp_path / "backups"
     nothing = command("backup", "list", tmp_path / "nothing")
     assert nothing.code == 4 and "does not exist" in nothing.err

@@ -22,7 +22,7 @@ from tests.integration.node.tier.tiered_topic import (
     until_tiered,
     value_of,
 )
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 
@@ -66,17 +66,17 @@ def make(servers: str, name: str) -> None:
 def ledger(servers: str, topic: str, name: str) -> None:
     """Transactions that are committed and aborted in turn; one of them reaches over several segments."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": name, "linger.ms": 0})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     for number in range(12):
         producer.begin_transaction()
         for part in range(60 if number == 5 else 6):
             producer.produce(topic, b"%d/%d " % (number, part) * 100, partition=0)
             if part % 10 == 9:
-                assert producer.flush(PATIENCE_S) == 0
+                assert producer.flush(TIMEOUT_SECONDS) == 0
         if number % 2:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(TIMEOUT_SECONDS)
         else:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_SECONDS)
 
 
 def test_a_backup_refers_to_the_objects_of_the_tier_and_keeps_them(

@@ -5,7 +5,7 @@ from tests.integration.cli.conftest import Run
 TINY = ("--records", 500, "--size", 100, "--rate", 200, "--seconds", 0.5)
 
 
-def test_all_loads(run: Run) -> None:
+def test_bench_measures_all_loads(run: Run) -> None:
     outcome = run("bench", *TINY, "--partitions", 2, "--json")
     assert outcome.code == 0
     document = outcome.json()
@@ -22,7 +22,7 @@ def test_all_loads(run: Run) -> None:
     assert "millstream-bench" not in run("topic", "list").out, "its topic is gone"
 
 
-def test_as_a_table(run: Run) -> None:
+def test_bench_prints_a_table(run: Run) -> None:
     outcome = run("bench", *TINY, "--only", "produce", "--acks", 1, "--compression", "lz4")
     header, row = outcome.out.splitlines()
     assert "records/s" in header
@@ -35,6 +35,6 @@ def test_an_existing_topic_stays(run: Run, millstream_topic: str) -> None:
     assert document["records"] == 500
 
 
-def test_what_is_refused(run: Run) -> None:
+def test_wrong_options_of_bench_are_usage_errors(run: Run) -> None:
     assert run("bench", "--only", "nonsense").code == 2
     assert run("bench", "--records", 0).code == 2

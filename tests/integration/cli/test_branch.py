@@ -16,7 +16,7 @@ from tests.integration.cli.conftest import Run
 from tests.integration.node.tier.tiered_topic import SETTINGS, consume, make_tiered, objects, until_tiered, value_of
 from tests.integration.node.tier.tiered_topic import produce as produce_tiered
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire, now_ms
 
 BASE_MS = now_ms() - 100_000
@@ -50,7 +50,7 @@ def produce(broker: EmbeddedBroker, topic: str, *values: str) -> None:
     writer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0})
     for number, value in enumerate(values):
         writer.produce(topic, key=f"k{number}", value=value, headers={"n": str(number)}, timestamp=BASE_MS + number)
-        assert writer.flush(PATIENCE_S) == 0  # a batch for each
+        assert writer.flush(TIMEOUT_SECONDS) == 0  # a batch for each
 
 
 def read(broker: EmbeddedBroker, topic: str) -> list[tuple[int, bytes, bytes, int]]:
@@ -64,7 +64,7 @@ def read(broker: EmbeddedBroker, topic: str) -> list[tuple[int, bytes, bytes, in
     reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[tuple[int, bytes, bytes, int]] = []
     while True:
-        record = reader.poll(PATIENCE_S)
+        record = reader.poll(TIMEOUT_SECONDS)
         assert record is not None
         if record.error():
             reader.close()
@@ -125,16 +125,16 @@ def test_transactions_batches_and_groups(broker: EmbeddedBroker) -> None:
     writer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "branching", "linger.ms": 1000}
     )
-    writer.init_transactions(PATIENCE_S)
+    writer.init_transactions(TIMEOUT_SECONDS)
     for number, commits in enumerate((False, True)):
         writer.begin_transaction()
         for _ in range(3):
             writer.produce("mixed", value=f"transaction-{number}")
-        assert writer.flush(PATIENCE_S) == 0  # an abort would drop what was not sent
-        writer.commit_transaction(PATIENCE_S) if commits else writer.abort_transaction(PATIENCE_S)
+        assert writer.flush(TIMEOUT_SECONDS) == 0  # an abort would drop what was not sent
+        writer.commit_transaction(TIMEOUT_SECONDS) if commits else writer.abort_transaction(TIMEOUT_SECONDS)
     writer.begin_transaction()
     writer.produce("mixed", value="open")
-    assert writer.flush(PATIENCE_S) == 0
+    assert writer.flush(TIMEOUT_SECONDS) == 0
     with Admin(broker.bootstrap_servers) as admin:
         made = admin.topics.branch("mixed", "stable")
         assert [row[2] for row in read(broker, "stable")] == [b"transaction-1"] * 3
@@ -146,7 +146,7 @@ def test_transactions_batches_and_groups(broker: EmbeddedBroker) -> None:
         consumer.close()
         copied = admin.topics.branch("mixed", "with-groups", groups={"billing": "billing-test"})
         assert copied.groups == {"billing-test": {0: 5}}
-        writer.commit_transaction(PATIENCE_S)
+        writer.commit_transaction(TIMEOUT_SECONDS)
         assert [row[2] for row in read(broker, "mixed")][-1] == b"open"
         assert len(read(broker, "stable")) == 3
         with pytest.raises(RefusedError):

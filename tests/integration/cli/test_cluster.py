@@ -24,7 +24,7 @@ from millstream.testing.node_process import free_port_range
 from tests import wire as wires
 from tests.integration.cli.conftest import Run
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 COMMANDS = [
@@ -109,7 +109,9 @@ def test_a_directory_keeps_what_was_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--nodes", 0), ("--nodes", 99), ("--port", 65535)])
-def test_choices_that_cannot_be(offline: Run, tmp_path: Path, words: tuple[object, ...]) -> None:
+def test_wrong_options_of_cluster_start_are_usage_errors(
+    offline: Run, tmp_path: Path, words: tuple[object, ...]
+) -> None:
     assert offline("cluster", "start", "--dir", tmp_path, *words).code == 2
 
 
@@ -129,19 +131,19 @@ class Started:
 
     def ready(self) -> Any:
         assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        readable, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_SECONDS)
         assert readable, "not ready"
         return json.loads(self.process.stdout.readline())
 
     def error_line(self) -> str:
         assert self.process.stderr is not None
-        readable, _, _ = select.select([self.process.stderr], [], [], PATIENCE_S)
+        readable, _, _ = select.select([self.process.stderr], [], [], TIMEOUT_SECONDS)
         assert readable, "nothing was said"
         return self.process.stderr.readline().decode()
 
     def end(self, how: signal.Signals) -> int:
         self.process.send_signal(how)
-        code = self.process.wait(PATIENCE_S)
+        code = self.process.wait(TIMEOUT_SECONDS)
         self.close()
         return code
 
@@ -191,7 +193,7 @@ def test_a_cluster_is_started_watched_stopped_and_goes_on(offline: Run, tmp_path
 
 def unwell(offline: Run, address: str) -> Any:
     """The status once the cluster has noticed what is missing."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         outcome = offline("cluster", "status", "--json", "-b", address)
         if outcome.code == 8 and "fenced" in outcome.out:
@@ -225,7 +227,7 @@ def place_topic(cluster: EmbeddedCluster, name: str, *replicas: tuple[int, ...])
     await_topic(cluster, name, len(replicas))
     for number, each in enumerate(replicas):
         with Wire(cluster.address(each[0])) as wire:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while wire.produce(name, wires.batch(b"x" * 1000), partition=number).error_code:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -235,7 +237,7 @@ def brokers(run: Run) -> dict[int, dict[str, Any]]:
     return {row["id"]: row for row in run("broker", "list", "--json").json()}
 
 
-def test_status_and_quorum(run: Run, cluster: EmbeddedCluster) -> None:
+def test_status_shows_brokers_and_the_roles_of_the_quorum(run: Run, cluster: EmbeddedCluster) -> None:
     status = run("cluster", "status", "--json")
     assert status.code == 0
     document = status.json()
@@ -281,9 +283,9 @@ def test_balance_spreads_what_is_on_one_broker(run: Run, cluster: EmbeddedCluste
     with Wire(cluster.address(1)) as wire:
         resources = [{"resource_type": 2, "resource_name": "heavy", "configuration_keys": None}]
         resources += [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}]
-        answer = wire.call("describe_configs", 4, resources=resources)
+        response = wire.call("describe_configs", 4, resources=resources)
     values = {
-        config.name: config.value for row in answer.results for config in row.configs if "throttled" in config.name
+        config.name: config.value for row in response.results for config in row.configs if "throttled" in config.name
     }
     assert not any(value for name, value in values.items() if name.endswith("replicas")), values
 

@@ -80,7 +80,7 @@ def listening(context: ssl.SSLContext) -> Iterator[str]:
     thread.join(5)
 
 
-def test_ports_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_says_that_the_listener_requires_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = Authority("ca").node().write(tmp_path, "server")
     other = Authority("other").node().write(tmp_path, "other")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

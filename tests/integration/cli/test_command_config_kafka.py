@@ -81,7 +81,7 @@ def jaas(module: str, user: str, password: str) -> str:
         ),
     ],
 )
-def test_each_kind(
+def test_each_security_protocol_works_with_kafkas_settings(
     kafka: SecuredKafka,
     listener: str,
     settings: dict[str, str],
@@ -106,7 +106,9 @@ def test_each_kind(
     assert "one\ntwo\n" in capsys.readouterr().out
 
 
-def test_what_is_refused(kafka: SecuredKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_client_properties_have_an_error(
+    kafka: SecuredKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refused(code: int, said: str, *words: str, file: str) -> None:
         assert run_app([*words, "--command-config", file]) == code
         line = capsys.readouterr().err

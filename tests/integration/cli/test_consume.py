@@ -9,7 +9,7 @@ import pytest
 
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @pytest.fixture
@@ -38,18 +38,18 @@ def numbers(run: Run, millstream_topic: str) -> str:
         ("latest", []),
     ],
 )
-def test_from(run: Run, numbers: str, start: str, expected: list[int]) -> None:
+def test_consume_begins_at_the_given_position(run: Run, numbers: str, start: str, expected: list[int]) -> None:
     outcome = run("consume", numbers, "--from", start)
     assert outcome.code == 0
     assert outcome.out == "".join(f"{number}\n" for number in expected)
 
 
-def test_columns(run: Run, numbers: str) -> None:
+def test_consume_prints_the_chosen_columns(run: Run, numbers: str) -> None:
     outcome = run("consume", numbers, "--from", 3, "--count", 1, "--keys", "--headers", "--timestamps", "--offsets")
     assert outcome.out == "0:3\t2026-01-01T00:00:03.000+00:00\tk3\tn=3\t3\n"
 
 
-def test_json(run: Run, numbers: str) -> None:
+def test_consume_prints_records_as_json(run: Run, numbers: str) -> None:
     (record,) = run("consume", numbers, "--from", -1, "--json").json_lines()
     assert record == {
         "topic": numbers,
@@ -62,7 +62,7 @@ def test_json(run: Run, numbers: str) -> None:
     }
 
 
-def test_format(run: Run, numbers: str) -> None:
+def test_consume_prints_records_in_the_given_format(run: Run, numbers: str) -> None:
     outcome = run("consume", numbers, "-o", 1, "-c", 2, "-F", r"%p/%o %k(%K)=%s(%S) %h %T%%\t|")
     assert outcome.out == "0/1 k1(2)=1(1) n=1 1767225601000%\t|0/2 k2(2)=2(1) n=2 1767225602000%\t|"
 
@@ -77,13 +77,13 @@ def test_format(run: Run, numbers: str) -> None:
         (["--format", "%s", "--json"], 2),
     ],
 )
-def test_what_is_refused(run: Run, numbers: str, arguments: list[str], code: int) -> None:
+def test_wrong_options_of_consume_are_refused(run: Run, numbers: str, arguments: list[str], code: int) -> None:
     outcome = run("consume", numbers, *arguments)
     assert (outcome.code, outcome.out) == (code, "")
     assert outcome.err.startswith("millstream: ")
 
 
-def test_a_missing_topic(run: Run) -> None:
+def test_consume_of_a_missing_topic_exits_with_4(run: Run) -> None:
     assert run("consume", "missing").code == 4
 
 
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_a_follower_cleanly(numbers: str, millstream_broker: Embedde
             assert process.stdout is not None
             read = [process.stdout.readline() for _ in range(10)]
             process.send_signal(signal.SIGINT)
-            rest, err = process.communicate(timeout=PATIENCE_S)
+            rest, err = process.communicate(timeout=TIMEOUT_SECONDS)
         finally:
             process.kill()
     assert read == [b"%d\n" % number for number in range(10)]
@@ -110,5 +110,5 @@ def test_a_reader_that_goes_away(numbers: str, millstream_broker: EmbeddedBroker
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()
-        _, err = process.communicate(timeout=PATIENCE_S)
+        _, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert err == b""

@@ -14,7 +14,7 @@ import millstream
 from millstream.client import Client
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 _numbers = itertools.count()
@@ -36,7 +36,7 @@ def run(offline: Run, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
-    with millstream.connect(broker.bootstrap_servers, timeout=PATIENCE_S) as connected:
+    with millstream.connect(broker.bootstrap_servers, timeout=TIMEOUT_SECONDS) as connected:
         yield connected
 
 
@@ -64,7 +64,7 @@ def member(broker: EmbeddedBroker, group: str, topic: str, protocol: str = "clas
         }
     )
     consumer.subscribe([topic])
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not consumer.assignment():
         consumer.poll(0.1)
         assert time.monotonic() < deadline
@@ -75,7 +75,7 @@ def member(broker: EmbeddedBroker, group: str, topic: str, protocol: str = "clas
 
 
 def first_record(consumer: Consumer) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while (message := consumer.poll(0.1)) is None:
         assert time.monotonic() < deadline
     return message
@@ -182,7 +182,7 @@ def test_wrong_usage_of_reset(run: Run, topic: str, tmp_path: Path, arguments: t
     assert outcome.err
 
 
-def test_what_is_not_there(run: Run, topic: str) -> None:
+def test_a_missing_group_exits_with_4(run: Run, topic: str) -> None:
     for command in ("describe", "members", "lag", "delete"):
         missing = run("group", command, "missing")
         assert missing.code == 4
@@ -224,7 +224,7 @@ def test_group_ids_are_completed(run: Run, topic: str, monkeypatch: pytest.Monke
     assert run().out.split() == []
 
 
-def test_a_streams_group(run: Run, broker: EmbeddedBroker, topic: str) -> None:
+def test_a_streams_group_is_described(run: Run, broker: EmbeddedBroker, topic: str) -> None:
     group = f"application-{topic}"
     roles = ("active_tasks", "standby_tasks", "warmup_tasks")
     unchanged = dict.fromkeys((*roles, "topology", "client_tags", "task_offsets", "task_end_offsets"))

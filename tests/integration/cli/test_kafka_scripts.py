@@ -19,7 +19,7 @@ def script(run: Run, millstream_broker: EmbeddedBroker) -> Run:
     return call
 
 
-def test_topics(script: Run) -> None:
+def test_kafka_topics_creates_and_describes_topics(script: Run) -> None:
     create = ("--create", "--topic", "scripted", "--partitions", 2, "--replication-factor", 1)
     made = script("kafka-topics.sh", *create, "--config", "retention.ms=1000")
     assert (made.code, made.out) == (0, "Created topic scripted.\n")
@@ -40,7 +40,7 @@ def test_topics(script: Run) -> None:
     assert script("kafka-topics", "--delete", "--topic", "scripted", "--if-exists").code == 0
 
 
-def test_records_and_groups(script: Run, millstream_topic: str) -> None:
+def test_console_scripts_write_and_read_records_with_a_group(script: Run, millstream_topic: str) -> None:
     keyed = ("--property", "parse.key=true", "--property", "key.separator=,")
     sent = script("kafka-console-producer.sh", "--topic", millstream_topic, *keyed, stdin=b"a,1\nb,2\n")
     assert sent.code == 0, sent.err
@@ -65,7 +65,7 @@ def test_records_and_groups(script: Run, millstream_topic: str) -> None:
     assert missing.code == 1 and "does not exist" in missing.err
 
 
-def test_the_cluster(script: Run, run: Run, millstream_broker: EmbeddedBroker) -> None:
+def test_scripts_describe_the_cluster(script: Run, run: Run, millstream_broker: EmbeddedBroker) -> None:
     versions = script("kafka-broker-api-versions")
     assert versions.code == 0 and " (id: 1 rack: null isFenced: false) -> (\n\tProduce(0): 0 to " in versions.out
     assert "ApiVersions(18)" in versions.out and "Unknown" not in versions.out
@@ -77,7 +77,7 @@ def test_the_cluster(script: Run, run: Run, millstream_broker: EmbeddedBroker) -
     assert "Leader" in replication.splitlines()[1]
 
 
-def test_configs(script: Run, millstream_topic: str) -> None:
+def test_kafka_configs_alters_and_describes_a_topic(script: Run, millstream_topic: str) -> None:
     topic = ("--entity-type", "topics", "--entity-name", millstream_topic)
     added = "cleanup.policy=[compact,delete],retention.ms=5000"
     assert script("kafka-configs", "--alter", *topic, "--add-config", added).code == 0
@@ -111,7 +111,7 @@ def test_a_formatted_directory_has_the_id_of_the_cluster(offline: Run, tmp_path:
         assert offline("kafka-script", "kafka-cluster", "cluster-id", *servers).out == f"Cluster ID: {cluster_id}\n"
 
 
-def test_what_is_wrong_is_said(script: Run, offline: Run, tmp_path: Path) -> None:
+def test_wrong_options_of_scripts_have_a_reason(script: Run, offline: Run, tmp_path: Path) -> None:
     for words, reason in (
         (("kafka-topics", "--list", "--at-min-isr-partitions"), "--at-min-isr-partitions is not known here. Known: "),
         (("kafka-topics",), "give exactly one of --list, --create"),

@@ -42,7 +42,7 @@ def copy(partition: Path, tmp_path: Path) -> Iterator[Path]:
     yield target
 
 
-def test_a_whole_partition(offline: Run, partition: Path) -> None:
+def test_dump_shows_every_batch_of_a_partition(offline: Run, partition: Path) -> None:
     outcome = offline("log", "dump", partition, "--json")
     assert outcome.code == 0, outcome.err
     entries = outcome.json_lines()
@@ -55,7 +55,7 @@ def test_a_whole_partition(offline: Run, partition: Path) -> None:
     assert "problem" not in kinds
 
 
-def test_records(offline: Run, partition: Path) -> None:
+def test_dump_shows_every_record(offline: Run, partition: Path) -> None:
     outcome = offline("log", "dump", partition, "--records", "--json")
     records = [entry for entry in outcome.json_lines() if entry["kind"] == "record"]
     assert [record["offset"] for record in records] == list(range(500))
@@ -64,7 +64,7 @@ def test_records(offline: Run, partition: Path) -> None:
     assert records[499]["headers"] == [["h", "base64:/w=="]]
 
 
-def test_for_people(offline: Run, partition: Path) -> None:
+def test_dump_prints_text_without_json(offline: Run, partition: Path) -> None:
     outcome = offline("log", "dump", partition, "--records")
     assert "crc ok" in outcome.out
     assert "key 'k9'" in outcome.out
@@ -73,7 +73,7 @@ def test_for_people(offline: Run, partition: Path) -> None:
     assert all("no problems" in line for line in checked.out.splitlines())
 
 
-def test_a_flipped_bit(offline: Run, copy: Path) -> None:
+def test_dump_finds_a_flipped_bit(offline: Run, copy: Path) -> None:
     segment = copy / f"{0:020d}.log"
     data = bytearray(segment.read_bytes())
     data[100] ^= 1
@@ -90,7 +90,7 @@ def test_a_flipped_bit(offline: Run, copy: Path) -> None:
     [(b"\0" * 100, "100 bytes of zeros"), (b"torn", "4 bytes that are not a complete")],
     ids=["zeros", "torn"],
 )
-def test_a_tail_that_is_no_batch(offline: Run, copy: Path, tail: bytes, text: str) -> None:
+def test_dump_finds_a_tail_that_is_not_a_batch(offline: Run, copy: Path, tail: bytes, text: str) -> None:
     segment = max(copy.glob("*.log"))
     segment.write_bytes(segment.read_bytes() + tail)
     outcome = offline("log", "dump", segment, "--check")
@@ -115,7 +115,7 @@ def test_other_files_that_are_damaged(offline: Run, copy: Path, name: str) -> No
     assert json.loads(outcome.out)["kind"] == "problem"
 
 
-def test_what_is_not_there(offline: Run, tmp_path: Path) -> None:
+def test_dump_of_a_missing_or_other_file_has_an_exit_code(offline: Run, tmp_path: Path) -> None:
     assert offline("log", "dump", tmp_path / "nothing").code == 4
     (tmp_path / "strange.txt").write_text("")
     assert offline("log", "dump", tmp_path / "strange.txt").code == 7

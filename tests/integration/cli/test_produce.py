@@ -11,7 +11,7 @@ def stored(run: Run, topic: str) -> list[tuple[str | None, str | None]]:
     return [(one.get("key"), one.get("value")) for one in run("consume", topic, "--json").json_lines()]
 
 
-def test_from_arguments(run: Run, millstream_topic: str) -> None:
+def test_produce_sends_its_arguments(run: Run, millstream_topic: str) -> None:
     outcome = run("produce", millstream_topic, "one", "two", "--key", "k", "--header", "a=1", "-H", "b=2")
     assert outcome.code == 0
     records = run("consume", millstream_topic, "--json").json_lines()
@@ -19,7 +19,7 @@ def test_from_arguments(run: Run, millstream_topic: str) -> None:
     assert records[0]["headers"] == [["a", "1"], ["b", "2"]]
 
 
-def test_from_stdin(run: Run, millstream_topic: str) -> None:
+def test_produce_sends_lines_of_stdin(run: Run, millstream_topic: str) -> None:
     outcome = run("produce", millstream_topic, "--key-separator", ":", "--json", stdin=b"a:1\nb:2:3\r\n")
     assert (outcome.code, outcome.json()["records"]) == (0, 2)
     assert stored(run, millstream_topic) == [("a", "1"), ("b", "2:3")]
@@ -29,7 +29,7 @@ def test_from_stdin(run: Run, millstream_topic: str) -> None:
     ("codec", "acks"),
     [("none", "0"), ("none", "1"), ("none", "all"), ("gzip", "all"), ("snappy", "1"), ("lz4", "0"), ("zstd", "all")],
 )
-def test_from_a_file(run: Run, millstream_topic: str, tmp_path: Path, codec: str, acks: str) -> None:
+def test_produce_sends_lines_of_a_file(run: Run, millstream_topic: str, tmp_path: Path, codec: str, acks: str) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_bytes(b"".join(b"line %d\n" % number for number in range(300)))
     assert run("produce", millstream_topic, "--file", lines, "-z", codec, "--acks", acks).code == 0
@@ -37,7 +37,7 @@ def test_from_a_file(run: Run, millstream_topic: str, tmp_path: Path, codec: str
     assert outcome.raw == lines.read_bytes()
 
 
-def test_whole_files(run: Run, millstream_topic: str, tmp_path: Path) -> None:
+def test_produce_sends_whole_files(run: Run, millstream_topic: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n")
     (tmp_path / "b").write_bytes(b"\x00\xff")
     assert run("produce", millstream_topic, "--whole", "-f", tmp_path / "a", "-f", tmp_path / "b").code == 0
@@ -76,7 +76,7 @@ def test_json_lines_copy_a_topic_without_loss(run: Run, millstream_topic: str) -
         (["--partition", "9", "x"], b"", 4, "partition"),
     ],
 )
-def test_what_is_refused(
+def test_wrong_options_of_produce_are_refused(
     run: Run, millstream_topic: str, arguments: list[str], stdin: bytes, code: int, complaint: str
 ) -> None:
     outcome = run("produce", millstream_topic, *arguments, stdin=stdin)

@@ -12,7 +12,7 @@ import millstream
 from millstream.cli.serve import ServeOptions, listen_address, parse
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from tests.waiting import PATIENCE_S
         (["--lisen", "a:1"], None),
     ],
 )
-def test_parse(arguments: list[str], options: ServeOptions | None) -> None:
+def test_serve_parses_its_options(arguments: list[str], options: ServeOptions | None) -> None:
     assert parse(arguments) == options
 
 
@@ -44,7 +44,7 @@ def test_parse(arguments: list[str], options: ServeOptions | None) -> None:
         ("[::1]:5", "[::1]:5"),
     ],
 )
-def test_listen_address(text: str, address: str) -> None:
+def test_serve_parses_the_listen_address(text: str, address: str) -> None:
     assert listen_address(text) == address
 
 
@@ -67,7 +67,7 @@ def only_complaint(err: str) -> str:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_ready_serve_stop(tmp_path: Path, how: signal.Signals) -> None:
+def test_serve_says_ready_and_stops_at_a_signal(tmp_path: Path, how: signal.Signals) -> None:
     with serve("--listen", "127.0.0.1:0", cwd=tmp_path) as process:
         try:
             assert process.stdout is not None
@@ -78,7 +78,7 @@ def test_ready_serve_stop(tmp_path: Path, how: signal.Signals) -> None:
                 assert client.publish("t", "x").offset == 0
         finally:
             process.send_signal(how)
-            out, err = process.communicate(timeout=PATIENCE_S)
+            out, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0, err
     assert out == "", "nothing but the ready line on stdout"
     assert (tmp_path / "millstream-data" / "t-0").is_dir(), "the default data directory is beside us"
@@ -91,7 +91,7 @@ def test_a_signal_right_after_ready_is_heard(tmp_path: Path) -> None:
                 assert process.stdout is not None
                 assert process.stdout.readline().startswith("ready")
                 process.terminate()
-                _, err = process.communicate(timeout=PATIENCE_S)
+                _, err = process.communicate(timeout=TIMEOUT_SECONDS)
             finally:
                 process.kill()
         assert process.returncode == 0, err
@@ -107,13 +107,13 @@ def test_a_server_properties_file_is_taken_as_it_is(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line.startswith("ready kafka="), process.communicate(timeout=PATIENCE_S)
+            assert line.startswith("ready kafka="), process.communicate(timeout=TIMEOUT_SECONDS)
             with millstream.connect(line.strip().partition("=")[2]) as client:
                 client.create_topic("t")
                 topic = client.describe_topic("t")
         finally:
             process.terminate()
-            _, err = process.communicate(timeout=PATIENCE_S)
+            _, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert [part.leader for part in topic.partitions] == [7, 7, 7]
     assert (tmp_path / "elsewhere" / "t-2").is_dir()
     assert "server.properties:8: unknown setting no.such.setting" in err
@@ -134,7 +134,7 @@ def test_a_server_properties_file_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_refuses_to_start_with_one_clear_line(tmp_path: Path, arguments: list[str], complaint: str) -> None:
     (tmp_path / "a-file").write_text("")
     with serve(*arguments, cwd=tmp_path) as process:
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 1
     assert out == ""
     assert complaint in only_complaint(err)
@@ -142,7 +142,7 @@ def test_refuses_to_start_with_one_clear_line(tmp_path: Path, arguments: list[st
 
 def test_a_port_that_is_taken(tmp_path: Path, millstream_broker: EmbeddedBroker) -> None:
     with serve("--listen", millstream_broker.bootstrap_servers, cwd=tmp_path) as process:
-        _, err = process.communicate(timeout=PATIENCE_S)
+        _, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 1
     assert millstream_broker.bootstrap_servers in only_complaint(err)
 
@@ -152,7 +152,7 @@ def test_a_data_directory_that_is_in_use(
     millstream_broker: EmbeddedBroker,
 ) -> None:
     with serve("--listen", "127.0.0.1:0", "--data-dir", millstream_broker.data_dir, cwd=tmp_path) as process:
-        _, err = process.communicate(timeout=PATIENCE_S)
+        _, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 1
     assert str(millstream_broker.data_dir) in only_complaint(err)
     # A mark of a clean stop in a directory where a broker writes would make its next start skip recovery.

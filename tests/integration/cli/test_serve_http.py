@@ -27,7 +27,7 @@ from millstream.cli.serve import log_to_stderr
 from millstream.gateway.http.configuration import GatewayError, Limits, parse_address
 from millstream.testing.node_process import free_port_range, free_ports
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,7 +39,7 @@ class Served:
         self.process = process
         self._log_file = log_file
         assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+        readable, _, _ = select.select([process.stdout], [], [], TIMEOUT_SECONDS)
         assert readable, self.log
         self.line = process.stdout.readline().decode()
         self.addresses = dict(word.split("=") for word in self.line.split()[1:] if "=" in word)
@@ -56,10 +56,10 @@ class Served:
     def gateway_pids(self, times: int = 1) -> list[int]:
         return [int(pid) for pid in self.logged(r"gateway_started pid=(\d+)", times)]
 
-    def get(self, path: str, timeout: float = PATIENCE_S) -> tuple[int, Any]:
+    def get(self, path: str, timeout: float = TIMEOUT_SECONDS) -> tuple[int, Any]:
         try:
-            with urllib.request.urlopen(f"http://{self.addresses['http']}{path}", timeout=timeout) as answer:
-                return answer.status, json.load(answer)
+            with urllib.request.urlopen(f"http://{self.addresses['http']}{path}", timeout=timeout) as response:
+                return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error)
@@ -68,8 +68,8 @@ class Served:
         """The status of the console's first page for a cluster."""
         try:
             url = f"http://{self.addresses['http']}/console/clusters/{cluster}/"
-            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
-                return int(answer.status)
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+                return int(response.status)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code
@@ -80,7 +80,7 @@ class Served:
 
 
 def eventually(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not good(seen := look()):
         assert time.monotonic() < deadline, seen
         time.sleep(0.05)
@@ -120,7 +120,7 @@ def test_the_gateway_dies_hangs_and_ends_and_the_broker_does_not_care(tmp_path: 
         assert os.getpriority(os.PRIO_PROCESS, first) > os.getpriority(os.PRIO_PROCESS, served.process.pid)
 
         os.kill(first, signal.SIGKILL)
-        assert served.get("/livez")[0] == 200, "the next one answers"
+        assert served.get("/livez")[0] == 200, "the next one responds"
         served.logged(r"WARNING millstream\.supervisor gateway_ended pid=\d+ signal=9 lived_s=\S+ again_in_s=0\.2")
         second = served.gateway_pids(2)[-1]
         assert served.publish() == 0
@@ -128,7 +128,7 @@ def test_the_gateway_dies_hangs_and_ends_and_the_broker_does_not_care(tmp_path: 
         os.kill(second, signal.SIGSTOP)
         assert served.publish() == 1, "a gateway that hangs is nothing to the broker"
         served.process.terminate()
-        assert served.process.wait(PATIENCE_S) == 0
+        assert served.process.wait(TIMEOUT_SECONDS) == 0
         assert not is_alive(second)
         assert "gateway_killed" in served.log
         lines = served.log.splitlines()
@@ -152,7 +152,7 @@ def test_ctrl_c_in_the_terminal_ends_both_in_order(tmp_path: Path) -> None:
         assert [served.console_of(each) for each in ("main", "east", "west")] == [200, 200, 404]
         (gateway,) = served.gateway_pids()
         served.process.send_signal(signal.SIGINT)
-        assert served.process.wait(PATIENCE_S) == 0
+        assert served.process.wait(TIMEOUT_SECONDS) == 0
         assert not is_alive(gateway)
         assert "gateway_ended" not in served.log and "ERROR" not in served.log
 
@@ -168,7 +168,7 @@ def test_a_gateway_that_cannot_live_is_not_started_without_end(tmp_path: Path) -
         assert "has 2 partitions" in served.log
         assert served.publish() == 0
         served.process.terminate()
-        assert served.process.wait(PATIENCE_S) == 0
+        assert served.process.wait(TIMEOUT_SECONDS) == 0
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_cluster_has_one_gateway(tmp_path: Path) -> None:
         assert [served.console_of(each) for each in ("here", "east", "main")] == [200, 200, 404]
         address = parse_address(served.addresses["http"])
         process.terminate()
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
         socket.create_server(address).close()
     finally:
         process.kill()
@@ -279,7 +279,7 @@ def test_a_default_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: p
     again.stop()
 
 
-def test_without_being_asked_for() -> None:
+def test_no_gateway_is_opened_without_its_option() -> None:
     assert open_gateway_process(HttpOptions(), by_default=False) is None
     assert open_gateway_process(HttpOptions(off=True), by_default=True) is None
     with pytest.raises(GatewayError, match="--http HOST:PORT"):
@@ -311,11 +311,11 @@ def test_the_url_can_be_opened_on_this_machine() -> None:
         (DEFAULT_HTTP, ("127.0.0.1", 8081)),
     ],
 )
-def test_addresses(text: str, address: tuple[str, int]) -> None:
+def test_http_addresses_are_parsed(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "::1:5", "host:-1"])
-def test_wrong_addresses(text: str) -> None:
+def test_a_wrong_http_address_is_refused(text: str) -> None:
     with pytest.raises(GatewayError, match="HOST:PORT"):
         parse_address(text)

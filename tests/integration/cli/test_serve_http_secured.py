@@ -17,7 +17,7 @@ from millstream.cli.gateway_process import CONNECTION_VARIABLE, HttpOptions, lis
 from millstream.gateway.http.configuration import GatewayError
 from millstream.testing.node_process import free_port_range
 from tests.integration.cli.test_serve_http import Served
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 _COMMAND = [sys.executable, "-m", "millstream"]
@@ -29,7 +29,7 @@ class Secured:
     def __init__(self, directory: Path) -> None:
         self.port = free_port_range(3)
         words = ["security", "init", str(directory), "--nodes", "1", "--port", str(self.port)]
-        subprocess.run([*_COMMAND, *words], check=True, capture_output=True, timeout=PATIENCE_S)
+        subprocess.run([*_COMMAND, *words], check=True, capture_output=True, timeout=TIMEOUT_SECONDS)
         self.node, self.client = directory / "node-1", directory / "client" / "client.properties"
         (self.password,) = re.findall(r'password="([^"]+)"', self.client.read_text())
 
@@ -62,7 +62,7 @@ def running(directory: Path, *words: object) -> Iterator[Served]:
     finally:
         process.terminate()
         try:
-            process.wait(PATIENCE_S)
+            process.wait(TIMEOUT_SECONDS)
         finally:
             process.kill()
             process.wait()
@@ -75,8 +75,8 @@ def status(url: str, user: str = "", password: str = "") -> int:
     if user:
         request.add_header("Authorization", "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode())
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         with error:
             return error.code
@@ -105,7 +105,7 @@ def test_with_http_requested_it_does_not_start(secured: Secured, tmp_path: Path)
         (["--command-config", secured.client, "--no-http"], "remove --no-http"),
     ):
         command = [*_COMMAND, *secured.words, *map(str, more)]
-        refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
         assert refused.returncode == 1, refused
         lines = [line for line in refused.stderr.splitlines() if "warning:" not in line]
         assert len(lines) == 1 and said in lines[0], lines
@@ -124,7 +124,7 @@ def test_the_gateway_of_a_secured_node_lets_its_users_act_as_themselves(secured:
         request = urllib.request.Request(f"{url}/topics/t", method="DELETE")
         request.add_header("Authorization", "Basic " + base64.b64encode(f"admin:{secured.password}".encode()).decode())
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=PATIENCE_S)
+            urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
         with refused.value as response:
             assert response.code == 403, "the access file makes this user a viewer"
         assert served.log.count("gateway_started") == 1
@@ -135,8 +135,8 @@ def test_a_wrong_password_of_the_gateway_does_not_fill_the_log(secured: Secured,
     login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="admin" password="wrong";'
     wrong = secured.client_with(tmp_path / "wrong.properties", **{"sasl.jaas.config": login})
     with running(tmp_path, *secured.words, "--http", "127.0.0.1:0", "--command-config", wrong) as served:
-        code, answer = served.get("/readyz")
-        assert code == 503 and "check user and password" in answer["message"]
+        code, response = served.get("/readyz")
+        assert code == 503 and "check user and password" in response["message"]
         of_gateway = [line for line in served.log.splitlines() if "schemas_" in line]
         assert len(of_gateway) == 1 and served.log.count("gateway_started") == 1
         assert served.log.count("authentication_failed") <= 2  # the next attempt is half a minute later

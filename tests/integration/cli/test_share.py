@@ -10,7 +10,7 @@ from confluent_kafka import ShareConsumer
 
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def member(broker: EmbeddedBroker, group: str, topic: str) -> Iterator[Any]:
 
 
 def _until(run: Run, consumer: Any, group: str, enough: Any) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         consumer.poll(0.1)
         outcome = run("share", "describe", group, "--json")
@@ -65,7 +65,7 @@ def test_the_life_of_a_share_group(run: Run, millstream_broker: EmbeddedBroker) 
 
     with member(millstream_broker, "workers", "jobs") as consumer:  # and it begins where it was told to
         values: list[bytes] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while len(values) < 3:
             for message in consumer.poll(0.2) or []:
                 values.append(message.value())
@@ -76,7 +76,7 @@ def test_the_life_of_a_share_group(run: Run, millstream_broker: EmbeddedBroker) 
     assert run("share", "describe", "workers").code == 4
 
 
-def test_what_is_not_there(run: Run) -> None:
+def test_a_missing_share_group_exits_with_4(run: Run) -> None:
     for command in ("describe", "members", "lag", "delete"):
         missing = run("share", command, "missing")
         assert missing.code == 4
@@ -88,6 +88,6 @@ def test_what_is_not_there(run: Run) -> None:
     assert run("share", "list", "-X", "security.protocoll=ssl").code == 2
 
 
-def test_no_broker(offline: Run) -> None:
+def test_a_command_without_a_broker_exits_with_3(offline: Run) -> None:
     assert offline("share", "list", "-b", "127.0.0.1:1").code == 3
     assert offline("group", "list", "-b", "127.0.0.1:1").code == 3

@@ -62,8 +62,8 @@ def test_the_page_is_true(sql: Run, gateway: Gateway) -> None:
                     assert last.code == 0, (line, last.err)
                     ran += 1
                 elif words[0] == "curl":
-                    answer = Caller(gateway.address)("POST", "/v1/sql", json.loads(words[-1]))
-                    last = Outcome(0, answer.body, "")
+                    response = Caller(gateway.address)("POST", "/v1/sql", json.loads(words[-1]))
+                    last = Outcome(0, response.body, "")
         elif kind == "text":
             assert last is not None
             assert last.out.splitlines() == text.splitlines()

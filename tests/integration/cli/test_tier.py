@@ -26,7 +26,7 @@ from tests.integration.node.tier.tiered_topic import (
     value_of,
 )
 from tests.s3_server import FaultyStore, s3  # noqa: F401  # s3 is a fixture
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 from tools import apache_kafka
 
@@ -122,7 +122,7 @@ def test_orphans_are_found_and_deleted(tiered: EmbeddedBroker, store: Path, offl
 def _write_transactions(servers: str, first: int) -> list[tuple[int, bytes]]:
     """Some committed, some aborted; returns offset and value of the committed records."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": "restored", "log_level": 0})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     wanted: list[tuple[int, bytes]] = []
     for number in range(10):
         producer.begin_transaction()
@@ -134,12 +134,12 @@ def _write_transactions(servers: str, first: int) -> list[tuple[int, bytes]]:
                 partition=0,
                 on_delivery=lambda _, message, sent=sent: sent.append((message.offset(), message.value())),  # type: ignore[misc]
             )
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
         if number % 3:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_SECONDS)
             wanted += sent
         else:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(TIMEOUT_SECONDS)
     return wanted
 
 

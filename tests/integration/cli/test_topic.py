@@ -30,7 +30,7 @@ def test_the_life_of_a_topic(run: Run) -> None:
     assert "life" not in run("topic", "list").out
 
 
-def test_existing_and_missing(run: Run, millstream_topic: str) -> None:
+def test_existing_and_missing_topics_have_exit_codes(run: Run, millstream_topic: str) -> None:
     again = run("topic", "create", millstream_topic)
     assert again.code == 5
     assert "exists already" in again.err
@@ -44,7 +44,7 @@ def test_existing_and_missing(run: Run, millstream_topic: str) -> None:
     assert run("topic", "delete", "missing", "--if-exists").code == 0
 
 
-def test_refusals(run: Run) -> None:
+def test_wrong_names_and_settings_are_refused(run: Run) -> None:
     assert run("topic", "create", "bad name").code == 1
     assert run("topic", "create", "t", "--config", "retention.ms=soon").code == 1
     assert run("topic", "create", "t", "--config", "retention.ms").code == 2

@@ -11,7 +11,7 @@ import millstream
 from millstream.client import Client
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +23,12 @@ def reporting() -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def client(reporting: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", reporting.bootstrap_servers)
-    with millstream.connect(reporting.bootstrap_servers, timeout=PATIENCE_S) as connected:
+    with millstream.connect(reporting.bootstrap_servers, timeout=TIMEOUT_SECONDS) as connected:
         yield connected
 
 
 def _until_reported(offline: Run, topic: str, enough: Any) -> dict[str, Any]:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         outcome = offline("topic", "hot", topic, "--json")
         if outcome.code == 0 and enough(outcome.json()):
@@ -70,7 +70,7 @@ def test_a_hot_key_is_found(offline: Run, client: Client, reporting: EmbeddedBro
 
     # Any client can read the reports, and they end with the topic.
     client.delete_topic("orders")
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         reports = [record for record in client.consume("__millstream_hot_keys") if record.key == b"orders/1"]
         assert all(record.raw is None or json.loads(record.raw)["topic"] == "orders" for record in reports)
@@ -82,6 +82,6 @@ def test_a_hot_key_is_found(offline: Run, client: Client, reporting: EmbeddedBro
     assert offline("topic", "hot", "orders").code == 4
 
 
-def test_wrong_usage(offline: Run, client: Client) -> None:
+def test_a_wrong_top_and_a_missing_topic_have_exit_codes(offline: Run, client: Client) -> None:
     assert offline("topic", "hot", "orders", "--top", 0).code == 2
     assert offline("topic", "hot", "missing").code == 4

@@ -14,7 +14,7 @@ from millstream.testing import EmbeddedBroker
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.integration.cli.conftest import Run
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, now_ms
 
 _numbers = itertools.count()
@@ -50,7 +50,7 @@ def topic(wire: Wire) -> str:
 
 def producer(bootstrap: str, name: str) -> Producer:
     made = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
-    made.init_transactions(PATIENCE_S)
+    made.init_transactions(TIMEOUT_SECONDS)
     return made
 
 
@@ -60,7 +60,7 @@ def in_transaction(bootstrap: str, name: str, topic: str) -> Producer:
     made.begin_transaction()
     for partition in (0, 1):
         made.produce(topic, "x", partition=partition)
-    assert made.flush(PATIENCE_S) == 0
+    assert made.flush(TIMEOUT_SECONDS) == 0
     return made
 
 
@@ -76,15 +76,15 @@ def hang(wire: Wire, topic: str, partition: int = 0, *, age_ms: int = 0) -> int:
         transactional=True,
     )
     rows = [{"name": topic, "partition_data": [{"index": partition, "records": data}]}]
-    answer = wire.call("produce", 11, transactional_id="nobody", acks=-1, timeout_ms=10_000, topic_data=rows)
-    assert answer.responses[0].partition_responses[0].error_code == 0
+    response = wire.call("produce", 11, transactional_id="nobody", acks=-1, timeout_ms=10_000, topic_data=rows)
+    assert response.responses[0].partition_responses[0].error_code == 0
     return producer_id
 
 
 def committed(bootstrap: str, topic: str) -> int:
     """How far someone who reads only what is committed could read partition 0."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "any", "isolation.level": "read_committed"})
-    _, stable = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S)
+    _, stable = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_SECONDS)
     reader.close()
     return int(stable)
 
@@ -113,8 +113,8 @@ def test_an_open_transaction_is_listed_described_and_ends(run: Run, broker: Embe
     text = run("txn", "describe", name).out
     assert "open since" in text and f"{name}  Ongoing" in text and "timeout 1 m" in text
 
-    writer.commit_transaction(PATIENCE_S)
-    deadline = time.monotonic() + PATIENCE_S
+    writer.commit_transaction(TIMEOUT_SECONDS)
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while (state := run("txn", "list", "--match", name, "--json").json()[0]["state"]) == "PrepareCommit":
         assert time.monotonic() < deadline
     assert state == "CompleteCommit"
@@ -131,8 +131,8 @@ def test_abort_by_id_fences_the_producer(run: Run, broker: EmbeddedBroker, topic
     assert asked.code == 2 and "--yes" in asked.err and "2 partitions" in asked.err
     assert run("txn", "abort", name, "--yes").out == f"aborted {name}; its producer is fenced\n"
     with pytest.raises(KafkaException):
-        writer.commit_transaction(PATIENCE_S)
-    deadline = time.monotonic() + PATIENCE_S
+        writer.commit_transaction(TIMEOUT_SECONDS)
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while committed(broker.bootstrap_servers, topic) == 0:
         assert time.monotonic() < deadline
     again = run("txn", "abort", name, "--yes")
@@ -158,7 +158,7 @@ def test_what_hangs_is_found_and_ended(run: Run, broker: EmbeddedBroker, wire: W
     text = run("txn", "find-hanging", *now).out
     command = f"millstream txn abort --topic {topic} --partition 0 --start-offset 1"
     assert command in text
-    in_work.commit_transaction(PATIENCE_S)
+    in_work.commit_transaction(TIMEOUT_SECONDS)
     assert committed(broker.bootstrap_servers, topic) == 1  # held up by the one that hangs
     ended = run(*command.split()[1:], "--yes")
     assert ended.out == f"aborted the transaction from offset 1 of {topic}-0\n"
@@ -172,8 +172,8 @@ def test_a_hanging_transaction_among_offsets(run: Run, wire: Wire, topic: str) -
     rows = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}]
     wire.call("find_coordinator", 4, key_type=0, coordinator_keys=["g"])
     fields = {"transactional_id": "nobody", "group_id": "g", "producer_id": producer_id, "producer_epoch": 0}
-    answer = wire.call("txn_offset_commit", 3, topics=[{"name": topic, "partitions": rows}], **fields)
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = wire.call("txn_offset_commit", 3, topics=[{"name": topic, "partitions": rows}], **fields)
+    assert response.topics[0].partitions[0].error_code == 0
     (row,) = run(
         "txn", "find-hanging", "--topic", "__consumer_offsets", "--max-transaction-timeout", "0s", "--json"
     ).json()
@@ -190,14 +190,14 @@ def test_what_does_not_hang_is_not_ended_in_one_partition(run: Run, broker: Embe
     writer = in_transaction(broker.bootstrap_servers, name, topic)
     refused = run("txn", "abort", "--topic", topic, "--partition", 0, "--start-offset", 0, "--yes")
     assert refused.code == 1 and name in refused.err and "txn abort" in refused.err
-    writer.commit_transaction(PATIENCE_S)
+    writer.commit_transaction(TIMEOUT_SECONDS)
 
 
 def test_a_prepared_transaction_waits_for_ever_and_can_be_given_up(
     run: Run, broker: EmbeddedBroker, wire: Wire, topic: str
 ) -> None:
     name = f"prepared-{topic}"
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     wire.call("find_coordinator", 4, key_type=1, coordinator_keys=[name])
     fields = {"transactional_id": name, "transaction_timeout_ms": 0, "enable2_pc": True}
     while (mine := wire.call("init_producer_id", 6, **fields)).error_code:
@@ -217,9 +217,9 @@ def test_a_prepared_transaction_waits_for_ever_and_can_be_given_up(
         assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("y\n", 0)])
+@pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("y\n", 0)])
 def test_a_person_is_asked(
-    run: Run, broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+    run: Run, broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
 ) -> None:
     class Terminal(io.TextIOWrapper):
         def isatty(self) -> bool:
@@ -228,11 +228,11 @@ def test_a_person_is_asked(
     name = f"asked-{topic}"
     writer = in_transaction(broker.bootstrap_servers, name, topic)
     monkeypatch.setattr(io, "TextIOWrapper", Terminal)  # what the fixture makes stdin of
-    outcome = run("txn", "abort", name, stdin=answer.encode())
+    outcome = run("txn", "abort", name, stdin=typed.encode())
     assert outcome.code == code and f"Abort {name}" in outcome.err
     assert sys.stdin.isatty()
     if code:
-        writer.commit_transaction(PATIENCE_S)
+        writer.commit_transaction(TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -285,4 +285,4 @@ def test_all_coordinators_are_asked(offline: Run) -> None:
         assert offline("txn", "find-hanging", "--max-transaction-timeout", "0s", "--json", *at).json() == []
         assert offline("txn", "abort", names[0], "--yes", *at).code == 0
         for writer in writers[1:]:
-            writer.commit_transaction(PATIENCE_S)
+            writer.commit_transaction(TIMEOUT_SECONDS)

@@ -14,7 +14,7 @@ import pytest
 
 from millstream.testing import EmbeddedBroker
 from tests.sasl import LISTENER, MODULES, plain, scram
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 PASSWORD = "first-secret-1"
@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 def millstream(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "millstream", *arguments],
-        input=stdin, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **environment},
+        input=stdin, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env={**os.environ, **environment},
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def can_log_in(broker: EmbeddedBroker, name: str, password: str, **extensions: s
         return not scram(wire, "SCRAM-SHA-512", name, password, extensions).error_code
 
 
-def test_users(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_users_are_added_listed_and_log_in(broker: EmbeddedBroker, tmp_path: Path) -> None:
     added = user(broker, "add", "ann", "--password-file", "-", stdin="one\n")
     assert added.returncode == 0, added.stderr
     assert can_log_in(broker, "ann", "one")
@@ -82,7 +82,7 @@ def test_passwords_are_not_arguments(broker: EmbeddedBroker) -> None:
     assert "empty" in user(broker, "add", "ben", "--password-file", "-", stdin="\n").stderr
 
 
-def test_tokens(broker: EmbeddedBroker) -> None:
+def test_tokens_are_created_and_log_in(broker: EmbeddedBroker) -> None:
     made = json.loads(user(broker, "token", "create", "--max-lifetime", "1h", "--renewer", "User:ann").stdout)
     assert made["owner"] == "User:root" and made["renewers"] == ["User:ann"]
     assert can_log_in(broker, made["token_id"], made["hmac"], tokenauth="true")
@@ -117,7 +117,7 @@ def test_serve_makes_the_first_user(tmp_path: Path) -> None:
     )
     (tmp_path / "server.properties").write_text("\n".join(settings))
     arguments += ["--config", str(tmp_path / "server.properties")]
-    node = NodeProcess("the broker", arguments, tmp_path / "log", stop_timeout=PATIENCE_S)
+    node = NodeProcess("the broker", arguments, tmp_path / "log", stop_timeout=TIMEOUT_SECONDS)
     node.spawn()
     try:
         node.wait_until_ready(60)

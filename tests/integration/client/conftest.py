@@ -7,10 +7,10 @@ import pytest
 import millstream
 from millstream.client import Client
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @pytest.fixture
 def client(millstream_broker: EmbeddedBroker) -> Iterator[Client]:
-    with millstream.connect(millstream_broker.bootstrap_servers, timeout=PATIENCE_S) as connected:
+    with millstream.connect(millstream_broker.bootstrap_servers, timeout=TIMEOUT_SECONDS) as connected:
         yield connected

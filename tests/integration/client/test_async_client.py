@@ -8,7 +8,7 @@ import pytest
 import millstream
 from millstream.client import AsyncClient, EncodingError, MillstreamError, NoBrokerError, TopicNotFoundError
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 Scenario = Callable[[AsyncClient], Awaitable[None]]
 Play = Callable[[Scenario], None]
@@ -20,7 +20,7 @@ def play(millstream_broker: EmbeddedBroker) -> Play:
 
     def run(scenario: Scenario) -> None:
         async def connected() -> None:
-            async with millstream.connect_async(millstream_broker.bootstrap_servers, timeout=PATIENCE_S) as client:
+            async with millstream.connect_async(millstream_broker.bootstrap_servers, timeout=TIMEOUT_SECONDS) as client:
                 await asyncio.wait_for(scenario(client), 60)
 
         asyncio.run(connected())
@@ -28,7 +28,7 @@ def play(millstream_broker: EmbeddedBroker) -> Play:
     return run
 
 
-def test_every_verb(play: Play) -> None:
+def test_every_verb_works_asynchronously(play: Play) -> None:
     async def scenario(client: AsyncClient) -> None:
         assert await client.create_topic("async-verbs", 2, config={"retention.ms": 1000_000})
         assert "async-verbs" in await client.list_topics()
@@ -101,7 +101,7 @@ def test_a_stream_can_be_cancelled(play: Play, millstream_topic: str) -> None:
     play(scenario)
 
 
-def test_errors(play: Play, millstream_topic: str) -> None:
+def test_errors_are_raised_in_coroutines(play: Play, millstream_topic: str) -> None:
     async def scenario(client: AsyncClient) -> None:
         with pytest.raises(TopicNotFoundError):
             _ = [record async for record in client.consume("missing")]
@@ -113,7 +113,7 @@ def test_errors(play: Play, millstream_topic: str) -> None:
     play(scenario)
 
 
-def test_no_one_listens() -> None:
+def test_connecting_where_no_one_listens_is_an_error() -> None:
     async def scenario() -> None:
         async with millstream.connect_async("127.0.0.1:1"):
             pass

@@ -24,13 +24,13 @@ from millstream.client import (
 )
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 HOUR_MS = 3_600_000
 
 
-def test_the_readme_example(millstream_broker: EmbeddedBroker) -> None:
+def test_the_example_of_the_readme_runs(millstream_broker: EmbeddedBroker) -> None:
     with millstream.connect(millstream_broker.bootstrap_servers) as client:
         client.create_topic("readme-orders", partitions=1)
         stored = client.publish("readme-orders", {"id": 1, "item": "flour"}, key="customer-7")
@@ -84,12 +84,12 @@ class TestTopics:
             lambda client: client.create_topic("copies", replication=3),
         ],
     )
-    def test_what_a_broker_refuses(self, client: Client, create: Callable[[Client], Any]) -> None:
+    def test_an_error_of_the_broker_has_its_code(self, client: Client, create: Callable[[Client], Any]) -> None:
         with pytest.raises(RefusedError) as caught:
             create(client)
         assert caught.value.code
 
-    def test_delete_records(self, client: Client, millstream_topic: str) -> None:
+    def test_deleted_records_cannot_be_read(self, client: Client, millstream_topic: str) -> None:
         client.publish_many(millstream_topic, [b"%d" % number for number in range(10)])
         assert client.delete_records(millstream_topic, {0: 4}) == {0: 4}
         assert [record.offset for record in client.consume(millstream_topic)] == [4, 5, 6, 7, 8, 9]
@@ -127,7 +127,7 @@ class TestPublish:
         with pytest.raises(TopicNotFoundError, match="no such partition"):
             client.publish("by-key", "x", partition=9)
 
-    def test_many_of_each_kind(self, client: Client, millstream_topic: str) -> None:
+    def test_messages_of_every_kind_are_published(self, client: Client, millstream_topic: str) -> None:
         items: list[Any] = [b"bytes", "text", {"json": 1}, ("key", "pair"), Message("message", "k", {"h": "v"}), None]
         assert client.publish_many(millstream_topic, items) == 6
         records = list(client.consume(millstream_topic))
@@ -139,7 +139,7 @@ class TestPublish:
         assert client.publish_many(millstream_topic, (b"%d" % number for number in range(30_000))) == 30_000
         assert [int(record.raw or b"") for record in client.consume(millstream_topic)] == list(range(30_000))
 
-    def test_nothing_to_publish(self, client: Client, millstream_topic: str) -> None:
+    def test_publishing_no_messages_returns_zero(self, client: Client, millstream_topic: str) -> None:
         assert client.publish_many(millstream_topic, []) == 0
 
     def test_a_value_that_cannot_be_sent(self, client: Client, millstream_topic: str) -> None:
@@ -159,21 +159,25 @@ class TestPublish:
         assert caught.value.failed == 1
 
     @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-    def test_compression(self, millstream_broker: EmbeddedBroker, millstream_topic: str, codec: str) -> None:
+    def test_records_of_every_codec_are_read_back(
+        self, millstream_broker: EmbeddedBroker, millstream_topic: str, codec: str
+    ) -> None:
         settings = {"compression.type": codec}
         with millstream.connect(millstream_broker.bootstrap_servers, settings=settings) as client:
             client.publish_many(millstream_topic, [b"abc" * 100] * 500)
             assert [record.raw for record in client.consume(millstream_topic)] == [b"abc" * 100] * 500
 
     @pytest.mark.parametrize("acks", ["0", "1", "all"])
-    def test_acks(self, millstream_broker: EmbeddedBroker, millstream_topic: str, acks: str) -> None:
+    def test_every_acks_setting_stores_the_record(
+        self, millstream_broker: EmbeddedBroker, millstream_topic: str, acks: str
+    ) -> None:
         with millstream.connect(millstream_broker.bootstrap_servers, settings={"acks": acks}) as client:
             client.publish(millstream_topic, acks)
             # Without acks no one says when the record is stored, so wait for it.
-            (record,) = client.consume(millstream_topic, follow=True, limit=1, timeout=PATIENCE_S)
+            (record,) = client.consume(millstream_topic, follow=True, limit=1, timeout=TIMEOUT_SECONDS)
         assert record.text() == acks
 
-    def test_from_several_threads(self, client: Client, millstream_topic: str) -> None:
+    def test_several_threads_publish_with_one_client(self, client: Client, millstream_topic: str) -> None:
         offsets: list[int] = []
 
         def publish() -> None:
@@ -216,7 +220,9 @@ class TestConsume:
             ({0: 98}, [98, 99]),
         ],
     )
-    def test_start(self, client: Client, numbers: str, start: Any, expected: Any) -> None:
+    def test_consume_begins_at_the_given_position(
+        self, client: Client, numbers: str, start: Any, expected: Any
+    ) -> None:
         assert [int(record.text() or "") for record in client.consume(numbers, start)] == list(expected)
 
     def test_start_that_is_not_there(self, client: Client, numbers: str) -> None:
@@ -229,11 +235,11 @@ class TestConsume:
         with pytest.raises(MillstreamError, match="not in both"):
             client.consume(numbers, {0: 1}, partition=0)
 
-    def test_limit(self, client: Client, numbers: str) -> None:
+    def test_consume_ends_at_its_limit(self, client: Client, numbers: str) -> None:
         assert [record.offset for record in client.consume(numbers, 10, limit=5)] == [10, 11, 12, 13, 14]
         assert list(client.consume(numbers, limit=0)) == []
 
-    def test_decode(self, client: Client, numbers: str) -> None:
+    def test_values_are_decoded_as_chosen(self, client: Client, numbers: str) -> None:
         assert [record.value for record in client.consume(numbers, -2, decode="text")] == ["98", "99"]
         assert [record.value for record in client.consume(numbers, -2, decode="json")] == [98, 99]
         assert [record.value for record in client.consume(numbers, -2, decode=int)] == [98, 99]
@@ -243,7 +249,7 @@ class TestConsume:
         with pytest.raises(EncodingError, match="not JSON"):
             list(client.consume(millstream_topic, decode="json"))
 
-    def test_several_partitions(self, client: Client) -> None:
+    def test_consume_reads_several_partitions(self, client: Client) -> None:
         client.create_topic("three", 3)
         for partition, count in ((0, 5), (1, 0), (2, 8)):
             client.publish_many("three", [Message(str(number), partition=partition) for number in range(count)])
@@ -271,7 +277,7 @@ class TestConsume:
                 client.publish(numbers, str(number))
 
         thread = threading.Thread(target=later)
-        with client.consume(numbers, 99, follow=True, limit=3, timeout=PATIENCE_S) as stream:
+        with client.consume(numbers, 99, follow=True, limit=3, timeout=TIMEOUT_SECONDS) as stream:
             thread.start()
             assert [record.text() for record in stream] == ["99", "100", "101"]
         thread.join()
@@ -285,12 +291,12 @@ class TestConsume:
         client.publish_many(numbers, [b"later"] * 50)
         assert len(list(stream)) == 100
 
-    def test_closing_early(self, client: Client, numbers: str) -> None:
+    def test_a_closed_stream_is_finished(self, client: Client, numbers: str) -> None:
         with client.consume(numbers) as stream:
             assert next(stream).offset == 0
         assert stream.finished
 
-    def test_batches(self, client: Client, numbers: str) -> None:
+    def test_a_stream_yields_batches_until_it_is_finished(self, client: Client, numbers: str) -> None:
         stream = client.consume(numbers)
         read: list[int] = []
         while not stream.finished:
@@ -324,7 +330,7 @@ def test_damage_on_the_brokers_disk_is_reported_not_served() -> None:
         segment = broker.data_dir / "damaged-0" / f"{0:020d}.log"
         segment.write_bytes(segment.read_bytes().replace(b"damaged", b"dAmaged"))
         broker.start()
-        with millstream.connect(broker.bootstrap_servers, timeout=PATIENCE_S) as client:
+        with millstream.connect(broker.bootstrap_servers, timeout=TIMEOUT_SECONDS) as client:
             assert [record.text() for record in client.consume("damaged", limit=1)] == ["whole"]
             with pytest.raises(DamagedRecordsError, match="log dump --check"):
                 list(client.consume("damaged"))
@@ -338,8 +344,8 @@ class TestABrokerThatGoesAway:
             yield broker
 
     def test_every_verb_says_so(self, mortal: EmbeddedBroker) -> None:
-        with millstream.connect(mortal.bootstrap_servers, timeout=PATIENCE_S) as patient:
-            patient.create_topic("gone", 1)
+        with millstream.connect(mortal.bootstrap_servers, timeout=TIMEOUT_SECONDS) as lasting:
+            lasting.create_topic("gone", 1)
         with millstream.connect(mortal.bootstrap_servers, timeout=1.5) as client:
 
             def is_published() -> bool:
@@ -359,8 +365,8 @@ class TestABrokerThatGoesAway:
                 with pytest.raises(NoBrokerError, match="millstream serve"):
                     attempt()
 
-    def test_and_comes_back(self, mortal: EmbeddedBroker) -> None:
-        with millstream.connect(mortal.bootstrap_servers, timeout=PATIENCE_S) as client:
+    def test_a_client_works_again_after_the_restart(self, mortal: EmbeddedBroker) -> None:
+        with millstream.connect(mortal.bootstrap_servers, timeout=TIMEOUT_SECONDS) as client:
             client.create_topic("back", 1)
             client.publish("back", "before")
             mortal.restart()

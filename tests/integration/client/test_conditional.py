@@ -33,14 +33,14 @@ def test_a_record_is_written_only_at_the_expected_end(client: Client) -> None:
     ]
 
 
-def test_what_is_refused(client: Client) -> None:
+def test_wrong_conditional_publishes_are_refused(client: Client) -> None:
     with pytest.raises(RefusedError, match="needs a partition"):
         client.publish(new_topic(client), "x", expected_offset=0)
     with pytest.raises(TopicNotFoundError):
         client.publish("there-is-no-such-topic", "x", partition=0, expected_offset=0)
 
 
-def test_async(client: Client, millstream_broker: EmbeddedBroker) -> None:
+def test_conditional_publish_works_asynchronously(client: Client, millstream_broker: EmbeddedBroker) -> None:
     topic = new_topic(client)
 
     async def write() -> None:

@@ -21,12 +21,12 @@ from millstream.client.connection import Connection
         ("PLAINTEXT://a:1", [("a", 1)]),
     ],
 )
-def test_addresses(text: str, addresses: list[tuple[str, int]]) -> None:
+def test_bootstrap_addresses_are_split(text: str, addresses: list[tuple[str, int]]) -> None:
     assert Connection(text).addresses == addresses
 
 
 @pytest.mark.parametrize("text", ["", " , ", "a:b", "a:0", "a:70000", ":9092"])
-def test_what_is_no_address(text: str) -> None:
+def test_a_wrong_address_is_an_error(text: str) -> None:
     with pytest.raises(MillstreamError, match="HOST:PORT"):
         Connection(text)
 
@@ -40,7 +40,7 @@ def test_the_users_settings_win() -> None:
     assert (configuration["linger.ms"], configuration["acks"]) == (7, "all")
 
 
-def test_no_one_listens() -> None:
+def test_connecting_where_no_one_listens_is_an_error() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # bound but not listening: the port is free for no one else, and refuses
         address = f"127.0.0.1:{reserved.getsockname()[1]}"

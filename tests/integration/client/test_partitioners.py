@@ -10,7 +10,7 @@ import millstream
 from millstream.client import Client, HotKeyPartitioner, Message, MillstreamError, SaltingPartitioner
 from millstream.client.partitioners import ANY_PARTITION, java_partition, librdkafka_partition, murmur2
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 # From Kafka's own UtilsTest.
 JAVA_HASHES = {
@@ -56,7 +56,7 @@ def test_salting_over_more_partitions_than_there_are() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"a": 0}, ["a"], "a"])
-def test_salting_refuses_what_makes_no_sense(wrong: object) -> None:
+def test_salting_refuses_wrong_values(wrong: object) -> None:
     with pytest.raises(MillstreamError):
         SaltingPartitioner(wrong)  # type: ignore[arg-type]
 
@@ -116,7 +116,7 @@ def test_cold_keys_among_very_many_are_never_taken_for_hot() -> None:
 @pytest.mark.parametrize(
     "wrong", [{}, {"max_records_per_second": 0}, {"max_records_per_second": 1, "cool_at": 2}]
 )  # fmt: skip
-def test_hot_keys_refuse_what_makes_no_sense(wrong: dict[str, float]) -> None:
+def test_hot_keys_refuse_wrong_values(wrong: dict[str, float]) -> None:
     with pytest.raises(MillstreamError):
         HotKeyPartitioner(**wrong)  # type: ignore[arg-type]
 
@@ -139,7 +139,7 @@ def test_publishing_with_a_partitioner(client: Client) -> None:
 
 
 async def _publish_async(bootstrap: str, partitioner: SaltingPartitioner) -> list[int]:
-    async with millstream.connect_async(bootstrap, timeout=PATIENCE_S) as client:
+    async with millstream.connect_async(bootstrap, timeout=TIMEOUT_SECONDS) as client:
         await client.create_topic("salted-async", 6)
         one = await client.publish("salted-async", "v", key="big", partitioner=partitioner)
         await client.publish_many("salted-async", [("big", "v")] * 5, partitioner=partitioner)
@@ -164,7 +164,7 @@ def test_a_producer_of_confluent_kafka_and_java_agree(millstream_broker: Embedde
     for key in keys:
         producer.produce("agreed", b"theirs", key)
         producer.produce("agreed", b"ours", key, partition=partitioner(key, 7, 4))
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     places: dict[bytes | None, set[int]] = {}
     for record in client.consume("agreed"):
         places.setdefault(record.key, set()).add(record.partition)

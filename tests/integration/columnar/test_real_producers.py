@@ -11,7 +11,7 @@ from millstream.formats.records.record import read_batches
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
 from tests.unit.columnar.rows import rows_in
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 COUNT = 500
 
@@ -23,7 +23,7 @@ def broker() -> object:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_librdkafka_writes(implementation: ModuleType, broker: EmbeddedBroker, codec: str) -> None:
+def test_batches_of_librdkafka_are_decoded(implementation: ModuleType, broker: EmbeddedBroker, codec: str) -> None:
     topic = f"{codec}-{implementation.__name__.rpartition('.')[2].strip('_')}"
     producer = Producer(
         {
@@ -42,7 +42,7 @@ def test_what_librdkafka_writes(implementation: ModuleType, broker: EmbeddedBrok
             timestamp=1_700_000_000_000 + number,
             headers=[("a", b"x"), ("b", None), ("a", b"")] if number % 3 == 0 else None,
         )
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     with Cluster(broker.bootstrap_servers) as cluster:
         data, following = bytearray(), 0
         decoder = ArrowDecoder(COLUMNS, max_rows=100, implementation=implementation)

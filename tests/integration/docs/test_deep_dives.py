@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 FOLDER = REPOSITORY / "docs" / "deep-dives"
 SOURCE = REPOSITORY / "src" / "millstream"
@@ -70,7 +70,12 @@ def test_the_program_prints_what_the_page_says(name: str, tmp_path: Path) -> Non
     commands = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        [sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, str(file)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == printed

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from millstream.testing import EmbeddedBroker
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch
 from tools import apache_kafka
 
@@ -36,7 +36,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         writer = Producer({"bootstrap.servers": running.bootstrap_servers})
         for number in range(5):
             writer.produce("orders", key="k", value=str(number))
-        assert writer.flush(PATIENCE_S) == 0
+        assert writer.flush(TIMEOUT_SECONDS) == 0
         yield running
 
 
@@ -52,7 +52,7 @@ def committed(broker: EmbeddedBroker, topic: str) -> list[bytes]:
     reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[bytes] = []
     while True:
-        record = reader.poll(PATIENCE_S)
+        record = reader.poll(TIMEOUT_SECONDS)
         assert record is not None
         if record.error():
             reader.close()
@@ -61,7 +61,7 @@ def committed(broker: EmbeddedBroker, topic: str) -> list[bytes]:
 
 
 def until_there(broker: EmbeddedBroker, topic: str, count: int) -> Callable[[], bool]:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     return lambda: len(committed(broker, topic)) < count and time.monotonic() < deadline
 
 
@@ -70,7 +70,7 @@ def run(broker: EmbeddedBroker, program: str, **names: Any) -> None:
     exec(compile(program.replace(ADDRESS, broker.bootstrap_servers), "docs/transactions.md", "exec"), names)
 
 
-def test_the_python_programs(broker: EmbeddedBroker) -> None:
+def test_the_python_programs_of_the_page_run(broker: EmbeddedBroker) -> None:
     write, transform = programs("python confluent")
     run(broker, write)
     orders = [b"0", b"1", b"2", b"3", b"4", b"one book"]
@@ -82,7 +82,7 @@ def test_the_python_programs(broker: EmbeddedBroker) -> None:
     assert committed(broker, "copies") == orders
 
 
-def test_the_java_program(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_the_java_program_of_the_page_runs(broker: EmbeddedBroker, tmp_path: Path) -> None:
     kafka = apache_kafka.installed()
     if kafka is None:
         pytest.skip("Apache Kafka's jars are not there: make test-all fetches them")
@@ -108,9 +108,9 @@ def test_the_two_phase_commit(broker: EmbeddedBroker) -> None:
         wire.call("find_coordinator", 4, key_type=1, coordinator_keys=[name])
 
         def begin(keep: bool) -> Any:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while True:
-                answer = wire.call(
+                response = wire.call(
                     "init_producer_id",
                     6,
                     transactional_id=name,
@@ -118,9 +118,9 @@ def test_the_two_phase_commit(broker: EmbeddedBroker) -> None:
                     enable2_pc=True,
                     keep_prepared_txn=keep,
                 )
-                if not answer.error_code:
-                    return answer
-                assert time.monotonic() < deadline, answer.error_code
+                if not response.error_code:
+                    return response
+                assert time.monotonic() < deadline, response.error_code
 
         for decision in (True, False):
             mine = begin(keep=False)
@@ -144,6 +144,6 @@ def test_the_two_phase_commit(broker: EmbeddedBroker) -> None:
                 committed=decision,
             )
             assert ended.error_code == 0
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while committed(broker, "decided") != [b"yes"]:
         assert time.monotonic() < deadline

@@ -113,7 +113,9 @@ def test_a_client_that_a_quota_throttles(broker: EmbeddedBroker, capsys: pytest.
         expect(broker, capsys, "throttling", "greedy is throttled by", "quota")
 
 
-def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_disk_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if not failing_disk.can_be_built():
         pytest.skip("gcc is needed")
     disks, data = failing_disk.FailingDisks(tmp_path), tmp_path / "data"
@@ -134,7 +136,7 @@ def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         disks.heal(data)
 
 
-def test_a_hot_key(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hot_key_is_found_by_the_doctor(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
     topic = make_topic(broker, "keyed", 4)
     sender = producer(broker, linger_ms=20)
 

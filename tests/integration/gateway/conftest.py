@@ -10,11 +10,11 @@ import pytest
 
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @dataclass
-class Answer:
+class Response:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -37,13 +37,15 @@ class Caller:
 
     def __call__(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, raw: bytes | None = None
-    ) -> Answer:
-        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
+    ) -> Response:
+        connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_SECONDS)
         try:
             data = raw if body is None else json.dumps(body).encode()
             connection.request(method, path, data, headers or {})
-            answer = connection.getresponse()
-            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+            response = connection.getresponse()
+            return Response(
+                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+            )
         finally:
             connection.close()
 

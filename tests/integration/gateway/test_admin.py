@@ -13,21 +13,21 @@ from millstream.admin.groups import read_assignment
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.test_produce import make_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         yield client
 
 
-def refused(answer: httpx.Response, status: int, code: int | None = None) -> None:
-    assert answer.status_code == status, answer.text
-    assert set(answer.json()) == {"error_code", "message", "hint"}
-    assert answer.json()["error_code"] == (status if code is None else code)
+def refused(response: httpx.Response, status: int, code: int | None = None) -> None:
+    assert response.status_code == status, response.text
+    assert set(response.json()) == {"error_code", "message", "hint"}
+    assert response.json()["error_code"] == (status if code is None else code)
 
 
 def test_the_life_of_a_topic(http: httpx.Client) -> None:
@@ -82,7 +82,7 @@ def test_a_branch_of_a_topic(http: httpx.Client) -> None:
     assert http.post("/topics/no-such-topic/branches", json={"name": "x"}).status_code == 404
 
 
-def test_topics_that_cannot_be(http: httpx.Client) -> None:
+def test_wrong_topics_are_refused(http: httpx.Client) -> None:
     for body, status in (
         ({}, 422),
         ({"name": "x", "partitions": 0}, 422),
@@ -94,11 +94,11 @@ def test_topics_that_cannot_be(http: httpx.Client) -> None:
         ({"name": "x", "configs": {"retention.ms": "soon"}}, 400),
         ({"name": "x", "configs": {"retention.ms": ""}}, 400),
     ):
-        answer = http.post("/topics", json=body)
-        assert answer.status_code == status and answer.json()["hint"], answer.text
+        response = http.post("/topics", json=body)
+        assert response.status_code == status and response.json()["hint"], response.text
 
 
-def test_the_cluster(http: httpx.Client, broker: EmbeddedBroker) -> None:
+def test_the_cluster_lists_its_broker(http: httpx.Client, broker: EmbeddedBroker) -> None:
     found = http.get("/cluster").json()
     (only,) = found["brokers"]
     assert f"{only['host']}:{only['port']}" == broker.bootstrap_servers and found["cluster_id"]
@@ -115,7 +115,7 @@ def test_internal_topics_are_not_listed_unless_asked_for(http: httpx.Client) -> 
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> None:
+def test_groups_are_listed_described_and_reset(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> None:
     topic, group = make_topic(broker, 2), f"group-{uuid4().hex[:8]}"
     for number in range(6):
         http.post(f"/topics/{topic}/messages", json={"value": "", "partition": number % 2, "timestamp": 1000 + number})
@@ -130,7 +130,7 @@ def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> No
     consumer = Consumer(settings)
     try:
         consumer.subscribe([topic])
-        assert consumer.poll(PATIENCE_S) is not None
+        assert consumer.poll(TIMEOUT_SECONDS) is not None
         consumer.commit(offsets=[Place(topic, 0, 1)], asynchronous=False)
         found = http.get(f"/groups/{group}").json()
         assert (found["type"], found["state"]) == (protocol, "Stable")
@@ -146,9 +146,9 @@ def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> No
         consumer.close()
 
     def reset(**body: object) -> list[tuple[int, int | None, int]]:
-        answer = http.post(f"/groups/{group}/offsets", json={"topic": topic, **body})
-        assert answer.status_code == 200, answer.text
-        return [(row["partition"], row["from"], row["to"]) for row in answer.json()["offsets"]]
+        response = http.post(f"/groups/{group}/offsets", json={"topic": topic, **body})
+        assert response.status_code == 200, response.text
+        return [(row["partition"], row["from"], row["to"]) for row in response.json()["offsets"]]
 
     assert reset(to="latest", dry_run=True) == [(0, 1, 3), (1, None, 3)]
     assert reset(to="latest") == [(0, 1, 3), (1, None, 3)]
@@ -164,7 +164,7 @@ def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> No
     refused(http.get(f"/groups/{group}"), 404, 40403)
 
 
-def test_share_groups(http: httpx.Client, broker: EmbeddedBroker) -> None:
+def test_share_groups_are_listed_described_and_deleted(http: httpx.Client, broker: EmbeddedBroker) -> None:
     topic, group = make_topic(broker, 1), f"share-{uuid4().hex[:8]}"
     http.post(f"/topics/{topic}/messages/batch", json={"messages": [{"value": ""}] * 3})
     consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})

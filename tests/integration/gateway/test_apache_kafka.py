@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from millstream.gateway.server import Gateway, GatewayOptions
 from tests.integration.gateway.test_streams import read_events
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools import apache_kafka
 
 pytestmark = [
@@ -46,8 +46,8 @@ def http(kafka: apache_kafka.ApacheKafkaBroker) -> Iterator[httpx.Client]:
 
 
 def made(http: httpx.Client, topic: str, partitions: int = 2) -> str:
-    answer = http.post("/topics", json={"name": topic, "partitions": partitions, "replication_factor": 1})
-    assert answer.status_code == 201, answer.text
+    response = http.post("/topics", json={"name": topic, "partitions": partitions, "replication_factor": 1})
+    assert response.status_code == 201, response.text
     return topic
 
 
@@ -61,23 +61,23 @@ def test_audit_events_are_in_the_log_alone(http: httpx.Client, caplog: pytest.Lo
 
 def put(http: httpx.Client, topic: str, *values: Any, partition: int = 0) -> None:
     records = [{"value": value, "partition": partition} for value in values]
-    answer = http.post(f"/v1/topics/{topic}/produce", json={"records": records})
-    assert answer.status_code == 200, answer.text
+    response = http.post(f"/v1/topics/{topic}/produce", json={"records": records})
+    assert response.status_code == 200, response.text
 
 
 def polled(http: httpx.Client, group: str, count: int, **query: Any) -> list[dict[str, Any]]:
     """At least so many messages, or all that came before the timeout."""
     found: list[dict[str, Any]] = []
-    give_up_at = time.monotonic() + PATIENCE_S
+    give_up_at = time.monotonic() + TIMEOUT_SECONDS
     while len(found) < count and time.monotonic() < give_up_at:
         parameters: dict[str, Any] = {"timeout_ms": 2000, "format": "json"} | query
-        answer = http.get(f"/consumers/{group}/poll", params=parameters)
-        assert answer.status_code == 200, answer.text
-        found += answer.json()["messages"]
+        response = http.get(f"/consumers/{group}/poll", params=parameters)
+        assert response.status_code == 200, response.text
+        found += response.json()["messages"]
     return found
 
 
-def test_produce(http: httpx.Client) -> None:
+def test_messages_are_produced_to_kafka(http: httpx.Client) -> None:
     assert http.get("/readyz").json() == {"status": "ready"}
     topic = made(http, "produced", 1)
     assert http.post(f"/topics/{topic}/messages", json={"value": "YQ==", "key": "k"}).json()["offset"] == 0
@@ -102,7 +102,7 @@ def test_produce(http: httpx.Client) -> None:
     assert [message["timestamp"] for message in found if message["offset"] in (2, 6)] == [5, 6]
 
 
-def test_a_consumer(http: httpx.Client, kafka: apache_kafka.ApacheKafkaBroker) -> None:
+def test_a_consumer_polls_records_of_kafka(http: httpx.Client, kafka: apache_kafka.ApacheKafkaBroker) -> None:
     topic, group = made(http, "consumed"), "readers"
     put(http, topic, 0, 1, 2)
     put(http, topic, 3, partition=1)
@@ -146,7 +146,7 @@ def test_members_share_the_work(http: httpx.Client, kafka: apache_kafka.ApacheKa
     client = Consumer(settings)
     client.subscribe([topic])
     try:
-        give_up_at = time.monotonic() + PATIENCE_S
+        give_up_at = time.monotonic() + TIMEOUT_SECONDS
         while len(client.assignment()) != 1:
             client.poll(0.2)
             polled(http, group, 0, instance_id="one")
@@ -155,7 +155,7 @@ def test_members_share_the_work(http: httpx.Client, kafka: apache_kafka.ApacheKa
         put(http, topic, "c")
         put(http, topic, "d", partition=1)
         (message,) = polled(http, group, 1, instance_id="one")
-        of_client = client.poll(PATIENCE_S)
+        of_client = client.poll(TIMEOUT_SECONDS)
         assert of_client is not None and of_client.error() is None
         assert {message["value"], json.loads(of_client.value() or b"")} == {"c", "d"}
     finally:
@@ -164,7 +164,7 @@ def test_members_share_the_work(http: httpx.Client, kafka: apache_kafka.ApacheKa
 
 
 def await_partitions(http: httpx.Client, group: str, counts: dict[str, int]) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
+    give_up_at = time.monotonic() + TIMEOUT_SECONDS
     while True:
         rows = http.get(f"/consumers/{group}").json()["consumers"]
         if {row["instance_id"]: len(row["partitions"]) for row in rows} == counts:
@@ -173,21 +173,21 @@ def await_partitions(http: httpx.Client, group: str, counts: dict[str, int]) -> 
         time.sleep(0.2)
 
 
-def test_a_stream(http: httpx.Client) -> None:
+def test_a_stream_sends_records_of_kafka(http: httpx.Client) -> None:
     topic = made(http, "streamed")
     put(http, topic, 0, 1)
     put(http, topic, 2, partition=1)
     path = f"/topics/{topic}/stream"
-    with http.stream("GET", path, params={"from": "earliest", "format": "json"}) as answer:
-        events = read_events(answer.iter_lines())
+    with http.stream("GET", path, params={"from": "earliest", "format": "json"}) as response:
+        events = read_events(response.iter_lines())
         seen = list(itertools.islice(events, 3))
         assert sorted(event.data["value"] for event in seen) == [0, 1, 2]
         put(http, topic, 3)
         live = next(events)
         assert (live.data["value"], live.id) == (3, "0:3,1:1")
     put(http, topic, 4, partition=1)
-    with http.stream("GET", path, params={"format": "json"}, headers={"Last-Event-ID": live.id}) as answer:
-        events = read_events(answer.iter_lines())
+    with http.stream("GET", path, params={"format": "json"}, headers={"Last-Event-ID": live.id}) as response:
+        events = read_events(response.iter_lines())
         assert next(events).data["value"] == 4
         assert http.delete(f"/topics/{topic}").status_code == 204
         assert [event.name for event in events][-1] == "gone"

@@ -15,7 +15,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tests.system.faults.test_bombs import many_records
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch
 
 BEYOND = 1_200_000
@@ -33,7 +33,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 @pytest.fixture(scope="module")
 def http(broker: EmbeddedBroker) -> Iterator[httpx.Client]:
     options = GatewayOptions(broker.bootstrap_servers, limits=Limits(max_batch_bytes=16 << 20))
-    with Gateway(options) as gateway, httpx.Client(base_url=gateway.url, timeout=PATIENCE_S) as client:
+    with Gateway(options) as gateway, httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS) as client:
         yield client
 
 
@@ -87,7 +87,7 @@ def test_others_are_served_while_it_is_read(broker: EmbeddedBroker, http: httpx.
     assert http.post(f"/consumers/{group}/subscribe", json={"topics": [topic]}).status_code == 200
     # Chance decides how many requests fit into one poll, so it is read again until there were enough beside one.
     served = 0
-    with httpx.Client(base_url=http.base_url, timeout=PATIENCE_S) as other:
+    with httpx.Client(base_url=http.base_url, timeout=TIMEOUT_SECONDS) as other:
         while served < 3:
             served = 0
             polling = threading.Thread(target=lambda: polled(http, group))

@@ -26,9 +26,9 @@ def test_it_starts_before_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
             away = call("GET", "/readyz")
             assert away.status == 503 and "not ready: " in away.json["message"]
             for path in ("/subjects", "/subjects/s/versions/1", f"/schemas/ids/{schema_id}"):
-                answer = call("GET", path)
-                assert answer.status >= 500, f"{path}: nothing is known, so nothing can be said not to exist"
-                assert "not been read yet" in answer.json["message"]
+                response = call("GET", path)
+                assert response.status >= 500, f"{path}: nothing is known, so nothing can be said not to exist"
+                assert "not been read yet" in response.json["message"]
             broker.start()
             assert broker.bootstrap_servers == address
             while call("GET", "/readyz").status != 200:

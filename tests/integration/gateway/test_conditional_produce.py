@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from millstream.gateway.server import Gateway
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 _numbers = itertools.count()
 _VALUE = {"value": "eA=="}
@@ -16,7 +16,7 @@ _VALUE = {"value": "eA=="}
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://{gateway.address}", timeout=PATIENCE_S) as client:
+    with httpx.Client(base_url=f"http://{gateway.address}", timeout=TIMEOUT_SECONDS) as client:
         yield client
 
 
@@ -56,7 +56,7 @@ def test_a_batch_is_written_as_a_whole(http: httpx.Client, topic: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["*", "5", '"x"', 'W/"5"', '"1", "2"', '"99999999999999999999"', ""])
-def test_what_is_no_offset(http: httpx.Client, topic: str, given: str) -> None:
+def test_an_if_match_that_is_not_an_offset_is_refused(http: httpx.Client, topic: str, given: str) -> None:
     body = {**_VALUE, "partition": 0}
     assert http.request("POST", f"/topics/{topic}/messages", json=body, headers={"If-Match": given}).status_code == 400
 

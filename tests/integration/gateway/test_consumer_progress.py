@@ -64,7 +64,7 @@ def test_a_batch_of_what_was_moved_or_lost_is_void() -> None:
     progress.take_back(batch)
 
 
-def test_what_is_open() -> None:
+def test_progress_is_open_until_its_records_are_handed_out() -> None:
     progress = Progress()
     progress.begin(PLACES[0], 5, 5)
     held = progress[PLACES[0]]

@@ -17,7 +17,7 @@ from millstream.gateway.consumers.session import Session, SessionResources
 from millstream.gateway.consumers.sessions import Sessions
 from millstream.gateway.identity.caller import Caller, Connection, set_caller
 from millstream.raw_client import Cluster, TopicPartition
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 PLACE = TopicPartition("t", 0)
 NO_CLUSTER = cast(Cluster, None)
@@ -58,7 +58,7 @@ class SlowCoordinator:
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
-        self.is_asked, self.answers = threading.Event(), threading.Event()
+        self.is_asked, self.may_respond = threading.Event(), threading.Event()
 
     def call_coordinator(self, *_: Any, member_epoch: int, **__: Any) -> Any:
         code, epoch = ErrorCode.NONE, 1
@@ -66,7 +66,7 @@ class SlowCoordinator:
             code = ErrorCode.UNKNOWN_MEMBER_ID
         elif member_epoch == 0 and self.epochs:
             self.is_asked.set()
-            assert self.answers.wait(PATIENCE_S)
+            assert self.may_respond.wait(TIMEOUT_SECONDS)
         self.epochs.append(member_epoch)
         return SimpleNamespace(error_code=code, member_epoch=epoch, heartbeat_interval_ms=100, assignment=None)
 
@@ -80,19 +80,19 @@ def test_who_leaves_while_joining_again_leaves_last() -> None:
         owner = cast(Owner, SimpleNamespace())
         member = GroupMember(cast(Cluster, coordinator), CapacityLimiter(4), "g", owner)
         await member.join(["t"])
-        await asyncio.to_thread(coordinator.is_asked.wait, PATIENCE_S)
+        await asyncio.to_thread(coordinator.is_asked.wait, TIMEOUT_SECONDS)
         leaving = asyncio.create_task(member.leave())
         for _ in range(20):
             await asyncio.sleep(0)  # it has begun, and waits for the other request
-        coordinator.answers.set()
+        coordinator.may_respond.set()
         await leaving
 
     asyncio.run(leave())
     assert coordinator.epochs == [0, 1, 0, -1]
 
 
-def test_two_who_subscribe_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second may have its answer first, when the first has not yet set the time that is kept."""
+def test_two_subscriptions_of_one_member_share_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second may have its response first, when the first has not yet set the time that is kept."""
     asked: list[Session] = []
 
     async def both() -> None:

@@ -19,7 +19,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 pytestmark = pytest.mark.timeout(300)
@@ -77,15 +77,15 @@ def put(producer: Producer, topic: str) -> Callable[..., None]:
     def put(*values: bytes | None, partition: int = 0, **more: Any) -> None:
         for value in values:
             producer.produce(topic, value, partition=partition, **more)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     return put
 
 
-def refusal(answer: httpx.Response, status: int, code: int | None = None) -> str:
+def refusal(response: httpx.Response, status: int, code: int | None = None) -> str:
     """Checks that it is an error as every error is, and returns all of its text."""
-    assert answer.status_code == status, answer.text
-    document = answer.json()
+    assert response.status_code == status, response.text
+    document = response.json()
     assert set(document) == {"error_code", "message", "hint"} and document["hint"]
     if code is not None:
         assert document["error_code"] == code
@@ -93,19 +93,19 @@ def refusal(answer: httpx.Response, status: int, code: int | None = None) -> str
 
 
 def poll(http: httpx.Client, group: str, **query: Any) -> list[dict[str, Any]]:
-    answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 20_000} | query)
-    assert answer.status_code == 200, answer.text
-    assert set(answer.json()) == {"messages"}
-    return list(answer.json()["messages"])
+    response = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 20_000} | query)
+    assert response.status_code == 200, response.text
+    assert set(response.json()) == {"messages"}
+    return list(response.json()["messages"])
 
 
 def subscribe(http: httpx.Client, group: str, topic: str, **more: Any) -> dict[str, Any]:
-    answer = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic]} | more)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    response = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic]} | more)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
 
 
-def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+def until(holds: Callable[[], bool], within_s: float = TIMEOUT_SECONDS) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, "it did not come to pass"
@@ -113,8 +113,8 @@ def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
 
 
 def owned(http: httpx.Client, group: str, instance: str = "") -> list[int]:
-    answer = http.get(f"/consumers/{group}", params={"instance_id": instance} if instance else {})
-    (shown,) = answer.json()["consumers"]
+    response = http.get(f"/consumers/{group}", params={"instance_id": instance} if instance else {})
+    (shown,) = response.json()["consumers"]
     return [row["partition"] for row in shown["partitions"] if row["position"] is not None]
 
 
@@ -131,8 +131,8 @@ def test_the_api_as_it_was_drawn_up(http: httpx.Client, topic: str, group: str, 
     assert (row["topic"], row["partition"], row["key"]) == (topic, 0, "user_123")
     assert abs(row["timestamp"] - time.time() * 1000) < 60_000
     assert row["headers"] == {"trace_id": "abc"}
-    answer = http.post(f"/consumers/{group}/offsets", json={"offsets": {topic: {"0": 2}}})
-    assert answer.json() == {"offsets": {topic: {"0": 2}}}
+    response = http.post(f"/consumers/{group}/offsets", json={"offsets": {topic: {"0": 2}}})
+    assert response.json() == {"offsets": {topic: {"0": 2}}}
     assert [row["offset"] for row in poll(http, group)] == [2]
     assert poll(http, group, timeout_ms=50) == []
     sought = http.post(f"/consumers/{group}/seek", json={"topic": topic, "partition": 0, "offset": 1})
@@ -155,7 +155,9 @@ def test_a_poll_that_waits_gets_what_comes(
         timer.join()
 
 
-def test_polls_without_any_patience(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
+def test_polls_with_a_timeout_of_zero_return_what_is_there(
+    http: httpx.Client, topic: str, group: str, put: Callable[..., None]
+) -> None:
     put(b"1", b"2")
     subscribe(http, group, topic)
     seen: list[Any] = []
@@ -167,7 +169,9 @@ def test_polls_without_any_patience(http: httpx.Client, topic: str, group: str, 
     until(has_all)
 
 
-def test_formats(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
+def test_poll_returns_values_in_the_chosen_format(
+    http: httpx.Client, topic: str, group: str, put: Callable[..., None]
+) -> None:
     made = http.post(f"/subjects/{topic}-value/versions", json={"schema": '"string"'})
     schema_id = made.json()["id"]
     avro = b"\x00" + schema_id.to_bytes(4, "big") + b"\x06ann"
@@ -237,12 +241,12 @@ def test_a_batch_that_cannot_be_read_is_told_and_the_others_are_handed_out(
     told: list[str] = []
 
     def ask() -> None:
-        answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1000, "format": "text"})
-        if answer.status_code == 200:
-            seen.extend(row["value"] for row in answer.json()["messages"])
+        response = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1000, "format": "text"})
+        if response.status_code == 200:
+            seen.extend(row["value"] for row in response.json()["messages"])
         else:
-            told.append(refusal(answer, 502, 50203))
-            assert answer.json()["hint"] in ("seek to offset 3, after the batch", "seek past the batch")
+            told.append(refusal(response, 502, 50203))
+            assert response.json()["hint"] in ("seek to offset 3, after the batch", "seek past the batch")
 
     def has_all() -> bool:
         ask()
@@ -255,7 +259,7 @@ def test_a_batch_that_cannot_be_read_is_told_and_the_others_are_handed_out(
     assert [row["value"] for row in poll(http, group, format="text")] == ["1"]
 
 
-def test_requests_that_make_no_sense(http: httpx.Client, topic: str, group: str) -> None:
+def test_wrong_requests_of_consumers_are_refused(http: httpx.Client, topic: str, group: str) -> None:
     body: Any
     for body in ({}, {"topics": []}, {"topics": "t"}, {"topics": [1]}, {"topics": [""]}, {"topics": [topic] * 101},
                  {"topics": [topic], "auto_offset_reset": "newest"}, {"topics": [topic], "expires_after_ms": 1},
@@ -272,7 +276,9 @@ def test_requests_that_make_no_sense(http: httpx.Client, topic: str, group: str)
         refusal(http.get(f"/consumers/{group}/poll?{query}"), 400)
 
 
-def test_who_may_not_poll(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
+def test_head_and_cross_site_requests_may_not_poll(
+    http: httpx.Client, topic: str, group: str, put: Callable[..., None]
+) -> None:
     """A poll moves on, so neither a look at its headers nor a page of another site may do it."""
     put(b"x")
     subscribe(http, group, topic)
@@ -285,19 +291,19 @@ def test_who_may_not_poll(http: httpx.Client, topic: str, group: str, put: Calla
 
 def test_one_poll_at_a_time(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
     subscribe(http, group, topic)
-    answers: list[list[Any]] = []
-    waiting = threading.Thread(target=lambda: answers.append(poll(http, group, format="text")))
+    responses: list[list[Any]] = []
+    waiting = threading.Thread(target=lambda: responses.append(poll(http, group, format="text")))
     waiting.start()
     until(lambda: bool(http.get(f"/consumers/{group}").json()["consumers"][0]["polling"]))
     refusal(http.get(f"/consumers/{group}/poll"), 409, 40907)
     body = {"topic": topic, "partition": 0, "offset": 0}
     refusal(http.post(f"/consumers/{group}/seek", json=body), 409, 40907)
     put(b"x")
-    waiting.join(PATIENCE_S)
-    assert [row["value"] for row in answers[0]] == ["x"]
+    waiting.join(TIMEOUT_SECONDS)
+    assert [row["value"] for row in responses[0]] == ["x"]
 
 
-def test_expiry(http: httpx.Client, topic: str, group: str) -> None:
+def test_a_consumer_that_does_not_poll_expires(http: httpx.Client, topic: str, group: str) -> None:
     def lives_while_it_polls() -> bool:
         """A busy machine may come too late with the poll: then the consumer is gone before, and is tried again."""
         subscribe(http, group, topic, expires_after_ms=1_000, instance_id="brief")
@@ -305,8 +311,8 @@ def test_expiry(http: httpx.Client, topic: str, group: str) -> None:
 
     until(lives_while_it_polls)
     until(lambda: not http.get("/consumers", params={"limit": 1000}).text.count(f'"{group}"'))
-    answer = http.get(f"/consumers/{group}/poll", params={"instance_id": "brief"})
-    assert "subscribe" in refusal(answer, 410, 41001)
+    response = http.get(f"/consumers/{group}/poll", params={"instance_id": "brief"})
+    assert "subscribe" in refusal(response, 410, 41001)
     refusal(http.post(f"/consumers/{group}/offsets"), 410, 41001)
     subscribe(http, group, topic, instance_id="brief")
     assert http.get(f"/consumers/{group}/poll", params={"timeout_ms": 0}).status_code == 200
@@ -322,8 +328,8 @@ def test_several_members_share_the_partitions(
     put(b"0", partition=0)
     put(b"1", partition=1)
     seen = poll(http, group, instance_id="a", format="text")
-    answer = http.get(f"/consumers/{group}/poll?timeout_ms=20000&format=text", headers={"Consumer-Instance-Id": "b"})
-    seen += answer.json()["messages"]
+    response = http.get(f"/consumers/{group}/poll?timeout_ms=20000&format=text", headers={"Consumer-Instance-Id": "b"})
+    seen += response.json()["messages"]
     assert sorted(row["value"] for row in seen) == ["0", "1"]
     assert http.delete(f"/consumers/{group}", params={"instance_id": "a"}).status_code == 204
     until(lambda: len(owned(http, group, "b")) == 2)
@@ -391,7 +397,7 @@ def test_a_rebalance_with_a_kafka_client(
     assert [(row["partition"], row["offset"]) for row in poll(http, group)][-1] == (gone, 1)
 
 
-def test_reading_something_else(
+def test_a_consumer_may_subscribe_to_another_topic(
     http: httpx.Client, topic: str, group: str, put: Callable[..., None], cluster: Cluster, producer: Producer
 ) -> None:
     """What was handed out and not committed does not stand in the way."""
@@ -401,7 +407,7 @@ def test_reading_something_else(
     other = f"{topic}-other"
     cluster.create_topic(other, 1)
     producer.produce(other, b"y")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     shown = subscribe(http, group, other)
     assert shown["topics"] == [other]
     assert [row["topic"] for row in poll(http, group)] == [other]
@@ -419,9 +425,9 @@ def test_a_member_that_is_thrown_out_begins_again(
     assert len(poll(http, group)) == 1
     fields = {"group_id": group, "member_id": member, "member_epoch": -1, "topic_partitions": None}
     cluster.call_coordinator(group, CoordinatorKind.GROUP, "consumer_group_heartbeat", **fields)
-    answer = http.post(f"/consumers/{group}/offsets")
-    if answer.status_code != 200:  # unless it has heard of it already, and begun again
-        assert "poll again" in refusal(answer, 409, 40904)
+    response = http.post(f"/consumers/{group}/offsets")
+    if response.status_code != 200:  # unless it has heard of it already, and begun again
+        assert "poll again" in refusal(response, 409, 40904)
     assert [row["offset"] for row in poll(http, group)] == [0]
     assert http.post(f"/consumers/{group}/offsets").status_code == 200
 
@@ -443,25 +449,25 @@ def test_a_caller_that_vanishes_loses_nothing(
 
 def test_a_poll_of_a_consumer_that_is_closed(http: httpx.Client, topic: str, group: str) -> None:
     subscribe(http, group, topic)
-    answers: list[httpx.Response] = []
+    responses: list[httpx.Response] = []
     path = f"/consumers/{group}/poll?timeout_ms=30000"
-    waiting = threading.Thread(target=lambda: answers.append(http.get(path)))
+    waiting = threading.Thread(target=lambda: responses.append(http.get(path)))
     waiting.start()
     until(lambda: bool(http.get(f"/consumers/{group}").json()["consumers"][0]["polling"]))
     assert http.delete(f"/consumers/{group}").status_code == 204
-    waiting.join(PATIENCE_S)
-    refusal(answers[0], 410, 41001)
+    waiting.join(TIMEOUT_SECONDS)
+    refusal(responses[0], 410, 41001)
 
 
 def test_aborted_transactions_are_not_seen(
     http: httpx.Client, topic: str, group: str, put: Callable[..., None], broker: EmbeddedBroker
 ) -> None:
     writer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
-    writer.init_transactions(PATIENCE_S)
+    writer.init_transactions(TIMEOUT_SECONDS)
     for value, end in ((b"no", writer.abort_transaction), (b"yes", writer.commit_transaction)):
         writer.begin_transaction()
         writer.produce(topic, value, partition=0)
-        writer.flush(PATIENCE_S)
+        writer.flush(TIMEOUT_SECONDS)
         end(30)
     subscribe(http, group, topic)
     assert [row["value"] for row in poll(http, group, format="text")] == ["yes"]
@@ -497,17 +503,17 @@ def test_a_gateway_that_stops_leaves_its_groups(
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     options = GatewayOptions(broker.bootstrap_servers, limits=Limits(max_consumers=1))
-    answers: list[httpx.Response] = []
+    responses: list[httpx.Response] = []
     with Gateway(options) as gateway, httpx.Client(base_url=gateway.url, timeout=70) as http:
         subscribe(http, group, topic)
-        answer = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic], "instance_id": "second"})
-        refusal(answer, 429, 42901)
-        described = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+        response = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic], "instance_id": "second"})
+        refusal(response, 429, 42901)
+        described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS)
         assert len(described.members) == 1
         url = f"{gateway.url}/consumers/{group}/poll?timeout_ms=60000"
-        waiting = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=70)))
+        waiting = threading.Thread(target=lambda: responses.append(httpx.get(url, timeout=70)))
         waiting.start()
         until(lambda: bool(httpx.get(f"{gateway.url}/consumers/{group}").json()["consumers"][0]["polling"]))
-    waiting.join(PATIENCE_S)
-    assert json.loads(answers[0].content) == {"messages": []}
-    assert admin.describe_consumer_groups([group])[group].result(PATIENCE_S).members == []
+    waiting.join(TIMEOUT_SECONDS)
+    assert json.loads(responses[0].content) == {"messages": []}
+    assert admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS).members == []

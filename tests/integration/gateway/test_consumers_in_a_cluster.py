@@ -16,7 +16,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.topics import make_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -59,7 +59,7 @@ class Writing:
                 self._topic, str(number), partition=number % self._partitions, on_delivery=self._delivered
             )
             self._producer.poll(0)
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_SECONDS) == 0
 
     def _delivered(self, error: object, message: Message) -> None:
         if error is None:
@@ -69,7 +69,7 @@ class Writing:
 
     def end(self) -> None:
         self._ended.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_SECONDS)
 
 
 def test_a_consumer_goes_on_when_leaders_and_its_coordinator_die(nodes: EmbeddedCluster, gateway: Gateway) -> None:
@@ -82,11 +82,11 @@ def test_a_consumer_goes_on_when_leaders_and_its_coordinator_die(nodes: Embedded
         values: list[str] = []
 
         def read() -> None:
-            answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1_000, "format": "text"})
-            if answer.status_code in (503, 504):  # no one leads just now: said, not hidden
+            response = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1_000, "format": "text"})
+            if response.status_code in (503, 504):  # no one leads just now: said, not hidden
                 return
-            assert answer.status_code == 200, answer.text
-            for row in answer.json()["messages"]:
+            assert response.status_code == 200, response.text
+            for row in response.json()["messages"]:
                 handed.append((row["partition"], row["offset"]))
                 values.append(row["value"])
             if values:
@@ -110,7 +110,7 @@ def test_a_consumer_goes_on_when_leaders_and_its_coordinator_die(nodes: Embedded
                 read_for(4)
         finally:
             writing.end()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not writing.acked <= set(values):
             assert time.monotonic() < deadline, f"missing: {sorted(writing.acked - set(values))[:10]}"
             read()
@@ -143,7 +143,7 @@ def test_after_a_leader_died_waiting_costs_nothing_again(
             return http.get(f"/consumers/{group}/poll", params={"timeout_ms": seconds * 1_000})
 
         def settle() -> None:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while poll(2).status_code != 200:
                 assert time.monotonic() < deadline
 
@@ -174,8 +174,8 @@ def test_a_stream_goes_on_when_a_leader_dies(nodes: EmbeddedCluster, gateway: Ga
         victim = cluster.leader_of(TopicPartition(topic, 0)).node_id
         url = f"{gateway.url}/topics/{topic}/stream?from=earliest&format=text"
         ended = struck = False
-        with httpx.stream("GET", url, timeout=PATIENCE_S) as answer:
-            for line in answer.iter_lines():
+        with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as response:
+            for line in response.iter_lines():
                 if line.startswith('data: {"topic"'):
                     values.append(json.loads(line[6:])["value"])
                 if len(values) >= 200 and not struck:

@@ -1,4 +1,4 @@
-"""Requests that are damaged at random: whatever is sent, the gateway answers, and never with a mistake of its own."""
+"""Requests that are damaged at random: whatever is sent, the gateway responds, and never with a mistake of its own."""
 
 import json
 import random
@@ -62,14 +62,14 @@ class Damage:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
-def test_damaged_requests(call: Caller, seed: int) -> None:
+def test_damaged_requests_get_a_client_error(call: Caller, seed: int) -> None:
     damage = Damage(seed)
     statuses: Counter[int] = Counter()
     for _ in range(150):
         method, path, body = damage.request()
-        answer = call(method, path, body)
-        assert answer.status < 500, (method, path, body, answer.body)
-        statuses[answer.status] += 1
-        if answer.status >= 400:
-            assert answer.code // (1 if answer.code < 1000 else 100) == answer.status
+        response = call(method, path, body)
+        assert response.status < 500, (method, path, body, response.body)
+        statuses[response.status] += 1
+        if response.status >= 400:
+            assert response.code // (1 if response.code < 1000 else 100) == response.status
     assert statuses[200] > 10, "not all of it was damaged beyond use"

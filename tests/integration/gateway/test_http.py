@@ -26,13 +26,13 @@ from millstream.gateway.http.configuration import (
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 PEOPLE = read_credentials("# people\n\nbasic ann:se:cret\nbearer t0ken\n")
 
 
-def test_health(call: Caller) -> None:
+def test_livez_and_readyz_are_ok(call: Caller) -> None:
     assert call("GET", "/livez").json == {"status": "live"}
     assert call("GET", "/readyz").json == {"status": "ready"}
     assert call("GET", "/").status == 200
@@ -46,8 +46,8 @@ def test_errors_are_json(call: Caller) -> None:
         ("GET", "/subjects?deleted=perhaps", 400),
         ("GET", "/subjects?limit=ten", 400),
     ):
-        answer = call(method, path)
-        assert (answer.status, answer.code) == (status, status)
+        response = call(method, path)
+        assert (response.status, response.code) == (status, status)
     for raw in (b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000):
         assert call("POST", "/subjects/x/versions", raw=raw).code == 400
 
@@ -70,20 +70,20 @@ def test_schemas_that_would_take_too_long(call: Caller) -> None:
         assert call("POST", "/subjects/wide/versions", body).status == expected
 
 
-def test_halves_of_characters(call: Caller) -> None:
+def test_halves_of_characters_are_refused(call: Caller) -> None:
     for path, body in (
         ("/topics", rb'{"name": "\ud800"}'),
         ("/topics", rb'{"name": "x", "configs": {"a": "\ud800"}}'),
         ("/consumers/g/subscribe", rb'{"topics": ["\ud800"]}'),
     ):
-        answer = call("POST", path, raw=body)
-        assert (answer.status, answer.json["hint"]) == (400, "send whole characters"), path
+        response = call("POST", path, raw=body)
+        assert (response.status, response.json["hint"]) == (400, "send whole characters"), path
 
 
-def test_numbers_that_are_none(call: Caller) -> None:
+def test_numbers_that_are_too_long_are_refused(call: Caller) -> None:
     for path in ("/schemas/ids/{}", "/schemas/ids/{}/versions", "/subjects/s/versions/{}", "/subjects?limit={}"):
-        answer = call("GET", path.format("9" * 5000))
-        assert 400 <= answer.status < 500, path
+        response = call("GET", path.format("9" * 5000))
+        assert 400 <= response.status < 500, path
     for name in ("NaN", "Infinity", "-Infinity"):
         body = b'{"schema": "\\"string\\"", "metadata": {"properties": {"a": %s}}}' % name.encode()
         assert call("POST", "/subjects/no-number/versions", raw=body).status == 400
@@ -91,40 +91,40 @@ def test_numbers_that_are_none(call: Caller) -> None:
 
 
 def _told(gateway: Gateway, *pieces: bytes) -> bytes:
-    """All that is answered until the gateway closes the connection."""
+    """All that is sent until the gateway closes the connection."""
     host, port = gateway.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
         try:
             for piece in pieces:
                 connection.sendall(piece)
         except OSError:
             pass  # it was closed meanwhile
-        answer = b""
+        response = b""
         try:
             while found := connection.recv(4096):
-                answer += found
+                response += found
         except ConnectionResetError:
             pass
-    return answer
+    return response
 
 
 def test_heads_have_a_limit(gateway: Gateway, call: Caller) -> None:
     begin = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
     for endless in (begin + b"X: ", begin, b"GET /"):
         filler = b"a" * 40_000 if endless != begin else b"a: b\r\n" * 7_000
-        answer = _told(gateway, endless, filler, filler)
-        assert not answer or b" 431 " in answer or b" 400 " in answer, endless
+        response = _told(gateway, endless, filler, filler)
+        assert not response or b" 431 " in response or b" 400 " in response, endless
     whole = begin + b"X: " + b"a" * 30_000 + b"\r\n"
-    answer = _told(gateway, whole + b"\r\n", whole + b"Connection: close\r\n\r\n")
-    assert answer.count(b"200 OK") == 2, "each request has a head of its own"
+    response = _told(gateway, whole + b"\r\n", whole + b"Connection: close\r\n\r\n")
+    assert response.count(b"200 OK") == 2, "each request has a head of its own"
     assert call("GET", "/livez").status == 200
 
 
 def test_heads_have_a_time(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(careful_http, "HEAD_TIMEOUT_SECONDS", 0.3)
     for begin in (b"", b"GET / HT", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"):
-        answer = _told(gateway, begin)
-        assert b" 408 " in answer and b"send it faster" in answer, begin
+        response = _told(gateway, begin)
+        assert b" 408 " in response and b"send it faster" in response, begin
     whole = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert _told(gateway, whole).count(b"HTTP/1.1 ") == 1, "one that waits for the next request is only closed"
 
@@ -157,14 +157,14 @@ def test_bodies_may_be_gzip_within_the_limits(call: Caller) -> None:
     produced = call("POST", "/v1/topics/zipped/produce", raw=bomb, headers={"Content-Encoding": "gzip"})
     assert produced.status == 413
     for broken in (b"no gzip", gzip.compress(schema)[:-9], gzip.compress(schema) + b"rest"):
-        answer = call("POST", "/subjects/zipped/versions", raw=broken, headers={"Content-Encoding": "gzip"})
-        assert answer.code == 400 and "gzip" in answer.json["message"], broken
+        response = call("POST", "/subjects/zipped/versions", raw=broken, headers={"Content-Encoding": "gzip"})
+        assert response.code == 400 and "gzip" in response.json["message"], broken
     endless = gzip.compress(b"") * 5000 + gzip.compress(schema)  # no limit on the plain body ends it
-    answer = call("POST", "/subjects/zipped/versions", raw=endless, headers={"Content-Encoding": "gzip"})
-    assert answer.code == 400 and "empty members" in answer.json["message"]
+    response = call("POST", "/subjects/zipped/versions", raw=endless, headers={"Content-Encoding": "gzip"})
+    assert response.code == 400 and "empty members" in response.json["message"]
     for other in ("br", "gzip, gzip", "deflate"):
-        answer = call("POST", "/subjects/zipped/versions", raw=schema, headers={"Content-Encoding": other})
-        assert (answer.code, answer.headers["accept-encoding"]) == (415, "gzip")
+        response = call("POST", "/subjects/zipped/versions", raw=schema, headers={"Content-Encoding": other})
+        assert (response.code, response.headers["accept-encoding"]) == (415, "gzip")
     record = json.dumps({"records": [{"value": {"n": 1}}]}).encode()
     call("POST", "/topics", {"name": "zipped-topic", "partitions": 1})
     sent = call(
@@ -179,17 +179,17 @@ def test_bodies_may_be_gzip_within_the_limits(call: Caller) -> None:
 
 
 def test_bodies_have_a_limit(call: Caller) -> None:
-    answer = call("POST", "/subjects/x/versions", raw=b"x" * (5 << 20))
-    assert answer.code == 413 and "send less" in answer.json["message"]
+    response = call("POST", "/subjects/x/versions", raw=b"x" * (5 << 20))
+    assert response.code == 413 and "send less" in response.json["message"]
 
 
 def test_a_schema_that_the_topic_cannot_take(call: Caller) -> None:
-    answer = call("POST", "/subjects/x/versions", {"schema": f'{{"type":"string","doc":"{"x" * (2 << 20)}"}}'})
-    assert answer.code == 42209 and "max.message.bytes" in answer.json["message"]
+    response = call("POST", "/subjects/x/versions", {"schema": f'{{"type":"string","doc":"{"x" * (2 << 20)}"}}'})
+    assert response.code == 42209 and "max.message.bytes" in response.json["message"]
     assert call("POST", "/subjects/small/versions", {"schema": '"string"'}).status == 200, "nothing is stuck"
 
 
-def test_answers_have_the_type_that_was_asked_for(call: Caller) -> None:
+def test_responses_have_the_requested_type(call: Caller) -> None:
     kind = "application/vnd.schemaregistry.v1+json"
     assert call("GET", "/subjects").headers["content-type"] == kind
     assert (
@@ -205,7 +205,7 @@ def test_pages_of_other_sites_may_not_change_anything(call: Caller) -> None:
     assert call("GET", "/subjects", headers={"Host": "localhost:1"}).status == 200
 
 
-def test_credentials(broker: EmbeddedBroker) -> None:
+def test_requests_need_credentials_and_probes_do_not(broker: EmbeddedBroker) -> None:
     with Gateway(GatewayOptions(broker.bootstrap_servers, credentials=PEOPLE)) as gateway:
         call = Caller(gateway.address)
         assert call("GET", "/livez").status == 200
@@ -218,7 +218,7 @@ def test_credentials(broker: EmbeddedBroker) -> None:
         assert call("GET", "/nowhere").status == 401, "nothing is told to strangers"
 
 
-def test_files_with_credentials() -> None:
+def test_files_with_credentials_are_parsed_or_refused() -> None:
     assert Credentials((("ann", "se:cret"),), ((unnamed_token("t0ken"), "t0ken"),)) == PEOPLE
     for text in (
         "",
@@ -301,7 +301,7 @@ def test_an_address_that_is_taken(gateway: Gateway, broker: EmbeddedBroker) -> N
         Gateway(GatewayOptions(broker.bootstrap_servers, port=port)).start()
 
 
-def test_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_the_gateway_serves_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
     subprocess.run(
@@ -315,8 +315,8 @@ def test_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
         import urllib.request
 
         context = ssl.create_default_context(cafile=str(certificate))
-        with urllib.request.urlopen(f"{gateway.url}/livez", context=context, timeout=PATIENCE_S) as answer:
-            assert answer.status == 200
+        with urllib.request.urlopen(f"{gateway.url}/livez", context=context, timeout=TIMEOUT_SECONDS) as response:
+            assert response.status == 200
 
 
 @pytest.mark.timeout(300)
@@ -325,7 +325,7 @@ def test_a_broker_that_goes_and_comes_back() -> None:
         call = Caller(gateway.address)
         schema_id = call("POST", "/subjects/s/versions", {"schema": '"string"'}).json["id"]
         broker.stop()
-        assert call("GET", f"/schemas/ids/{schema_id}").status == 200, "what is known is answered"
+        assert call("GET", f"/schemas/ids/{schema_id}").status == 200, "what is known is returned"
         refused = call("POST", "/subjects/s/versions", {"schema": '"int"'})
         assert (refused.status, refused.code) == (500, 50002)
         assert call("GET", "/livez").status == 200
@@ -336,7 +336,9 @@ def test_a_broker_that_goes_and_comes_back() -> None:
         assert call("POST", "/subjects/s/versions", {"schema": '"int"'}).json == {"id": schema_id + 1}
 
 
-def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gateway_serves_the_schema_command(
+    broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["gateway", "-b", broker.bootstrap_servers, "--http", "127.0.0.1:0", "--schemas-topic", "cli-schemas"]
     command += ["--limit", "max_streams=0", "--limit", "max_consumers=5"]
     server = subprocess.Popen(
@@ -382,7 +384,7 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest
         assert call("HEAD", "/console/no/such/page", headers={"Accept": "text/html"}).body == b""
     finally:
         server.terminate()
-        assert server.wait(PATIENCE_S) == 0
+        assert server.wait(TIMEOUT_SECONDS) == 0
         assert server.stdout is not None
         server.stdout.close()
 
@@ -397,7 +399,9 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest
         (["--limit", "max_streams=few"], "--limit max_streams=few: give an integer"),
     ],
 )
-def test_wrong_options(words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_usage_errors(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     people = tmp_path / "people"
     people.write_text("ann:secret")
     people.chmod(0o600)

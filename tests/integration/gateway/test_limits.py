@@ -36,7 +36,7 @@ def test_every_limit_has_a_range_with_its_default_in_it() -> None:
         ("=5", "NAME=VALUE"),
     ],
 )
-def test_what_cannot_be(word: str, says: str) -> None:
+def test_wrong_limits_are_refused(word: str, says: str) -> None:
     with pytest.raises(GatewayError) as refused:
         read_limits((word,))
     assert str(refused.value).startswith(f"--limit {word}: ") and says in str(refused.value)

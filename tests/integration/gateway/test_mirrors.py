@@ -62,7 +62,7 @@ def test_a_link_over_http(http: httpx.Client, source: EmbeddedBroker) -> None:
     assert http.get("/mirrors/west").status_code == 404
 
 
-def test_failover_and_mistakes(http: httpx.Client, source: EmbeddedBroker) -> None:
+def test_mirrors_fail_over_and_refuse_wrong_requests(http: httpx.Client, source: EmbeddedBroker) -> None:
     topic = make_source_topic(source.bootstrap_servers, fresh("lost"))
     body = {"name": "gone", "from": source.bootstrap_servers, "topics": topic, "settings": {"interval.ms": "200"}}
     assert http.post("/mirrors", json=body).status_code == 201

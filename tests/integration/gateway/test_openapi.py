@@ -46,9 +46,9 @@ def gateway(broker: EmbeddedBroker) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def document(gateway: Gateway) -> dict[str, Any]:
-    answer = httpx.get(f"{gateway.url}/openapi.json")
-    assert answer.status_code == 200
-    return dict(answer.json())
+    response = httpx.get(f"{gateway.url}/openapi.json")
+    assert response.status_code == 200
+    return dict(response.json())
 
 
 def ask_all(document: dict[str, Any], url: str, mode: GenerationMode, examples: int) -> int:
@@ -83,14 +83,14 @@ def ask_all(document: dict[str, Any], url: str, mode: GenerationMode, examples: 
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_answers_are_as_described(document: dict[str, Any], gateway: Gateway, mode: GenerationMode) -> None:
+def test_responses_are_as_described(document: dict[str, Any], gateway: Gateway, mode: GenerationMode) -> None:
     """Requests that fit the description, and some that do not."""
     assert ask_all(document, gateway.url, mode, 2 if mode is GenerationMode.POSITIVE else 1) > 20
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_answers_are_as_described_whatever_is_asked(
+def test_responses_are_as_described_for_every_request(
     document: dict[str, Any], gateway: Gateway, mode: GenerationMode
 ) -> None:
     assert ask_all(document, gateway.url, mode, 40) > 20
@@ -130,14 +130,14 @@ def test_operations_have_names_of_their_own(document: dict[str, Any]) -> None:
 
 
 def test_the_page_needs_nothing_else(gateway: Gateway, document: dict[str, Any]) -> None:
-    answer = httpx.get(f"{gateway.url}/docs")
-    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert "<script" not in answer.text and not re.search(r'(src|href)="(https?:)?//', answer.text)
+    response = httpx.get(f"{gateway.url}/docs")
+    assert response.status_code == 200 and response.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    assert "<script" not in response.text and not re.search(r'(src|href)="(https?:)?//', response.text)
     for path in document["paths"]:
-        assert path in answer.text
+        assert path in response.text
 
 
 def test_a_hostile_host_stays_text(gateway: Gateway) -> None:
-    answer = httpx.get(f"{gateway.url}/docs", headers={"Host": "localhost"})
-    assert answer.status_code == 200 and "http://localhost/" in answer.text
+    response = httpx.get(f"{gateway.url}/docs", headers={"Host": "localhost"})
+    assert response.status_code == 200 and "http://localhost/" in response.text

@@ -14,9 +14,9 @@ from millstream.access.rules_file import parse_rules
 from millstream.gateway.http.configuration import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import LATEST, Cluster, TopicPartition
-from tests.integration.gateway.conftest import Answer, Caller
+from tests.integration.gateway.conftest import Caller, Response
 from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_kafka, secured_millstream
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 pytestmark = pytest.mark.timeout(300)
 _TOPIC, _GROUP = 2, 3
@@ -99,16 +99,16 @@ def ask(through: Gateway) -> Caller:
     return Caller(through.address)
 
 
-def produce(ask: Caller, topic: str, headers: dict[str, str]) -> Answer:
+def produce(ask: Caller, topic: str, headers: dict[str, str]) -> Response:
     record = {"value": {"card": "4111-1111", "n": 1}}
     return ask("POST", f"/v1/topics/{topic}/produce", {"records": [record]}, headers)
 
 
-def test_without_or_with_wrong_credentials_the_answer_is_401(ask: Caller) -> None:
+def test_without_right_credentials_the_response_is_401(ask: Caller) -> None:
     for headers in ({}, basic("ann", "wrong"), basic("nobody", "x"), {"Authorization": "Bearer a.b.c"}):
-        answer = ask("GET", "/topics", headers=headers)
-        assert answer.status == 401, (headers, answer.body)
-        assert answer.headers["www-authenticate"].startswith("Basic")
+        response = ask("GET", "/topics", headers=headers)
+        assert response.status == 401, (headers, response.body)
+        assert response.headers["www-authenticate"].startswith("Basic")
     assert ask("GET", "/livez").status == 200
 
 
@@ -270,16 +270,16 @@ def test_by_no_route_anything_is_done_or_shown_without_an_acl(ask: Caller, kafka
                 continue  # below
             place = re.sub(r"\{([^}]*)\}", lambda found: names.get(found[1], "x"), path)
             body = next((each for end, each in BODIES.items() if path.endswith(end)), {}) if method != "get" else None
-            answer = ask(method.upper(), place, body, nil)
-            if answer.status < 300 and method == "get":
-                assert b"mine" not in answer.body.replace(place.encode(), b""), (path, answer.body)
-                assert b"g-secret" not in answer.body.replace(place.encode(), b""), (path, answer.body)
+            response = ask(method.upper(), place, body, nil)
+            if response.status < 300 and method == "get":
+                assert b"mine" not in response.body.replace(place.encode(), b""), (path, response.body)
+                assert b"g-secret" not in response.body.replace(place.encode(), b""), (path, response.body)
                 shown.add(path)
-            elif b"missing_acl" in answer.body:
-                assert answer.status in (200, 403)  # 200: the status of a stream of records; its line has the error
+            elif b"missing_acl" in response.body:
+                assert response.status in (200, 403)  # 200: the status of a stream of records; its line has the error
                 refused.add((method, path))
             else:
-                other[method, path] = (answer.status, answer.body)
+                other[method, path] = (response.status, response.body)
     assert len(refused) > 50, refused
     assert all(not re.search(r"\{(topic|group|consumer_group)", path) for path in shown), (
         "lists, and what describes the cluster"
@@ -318,7 +318,7 @@ def test_a_query_reads_with_the_rights_and_the_masks_of_its_caller(ask: Caller, 
 
 def test_an_open_stream_ends_when_its_user_is_refused(ask: Caller, kafka: SecuredKafka) -> None:
     assert produce(ask, "shared", ANN).status == 200
-    connection = http.client.HTTPConnection(ask.address, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(ask.address, timeout=TIMEOUT_SECONDS)
     connection.request("GET", "/topics/shared/stream?from=earliest", headers=BOB)
     stream = connection.getresponse()
     assert stream.status == 200
@@ -400,7 +400,7 @@ def test_a_branch_needs_read_on_the_parent_and_create_on_its_name(
     for name, operation in (*create, ("mine", _DESCRIBE), ("shared", _READ), ("branch-of-shared", _DESCRIBE)):
         allow(kafka, "nil", _TOPIC, name, operation)
 
-    def branch(parent: str, name: str, headers: dict[str, str]) -> Answer:
+    def branch(parent: str, name: str, headers: dict[str, str]) -> Response:
         return ask("POST", f"/topics/{parent}/branches", {"name": name}, headers)
 
     nil = basic("nil", "nil")

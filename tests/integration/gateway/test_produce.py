@@ -1,4 +1,4 @@
-"""Produce over HTTP, read back with a Kafka client: what was sent is what is in the log, or the answer says why not."""
+"""Produce over HTTP, read back with a Kafka client: what was sent is in the log, or the response says why not."""
 
 import asyncio
 import base64
@@ -22,14 +22,14 @@ from millstream.gateway.produce import publisher as publishing
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         yield client
 
 
@@ -42,7 +42,7 @@ def make_topic(broker: EmbeddedBroker, partitions: int, **configs: str) -> str:
     name = f"t-{uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {key.replace("_", "."): value for key, value in configs.items()}
-    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(TIMEOUT_SECONDS)
     return name
 
 
@@ -61,7 +61,7 @@ def read_all(broker: EmbeddedBroker, topic: str, count: int) -> list[Message]:
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         found: list[Message] = []
         while len(found) < count:
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None and message.error() is None
             found.append(message)
         return sorted(found, key=lambda message: (message.partition(), message.offset()))
@@ -73,11 +73,11 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_one_message(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_one_message_is_stored_with_key_and_headers(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     body = {"key": "user_123", "value": b64(b"\x00\xffhi"), "headers": {"trace_id": "abc"}, "partition": None}
-    answer = http.post(f"/topics/{topic}/messages", json=body)
-    assert answer.status_code == 200
-    told = answer.json()
+    response = http.post(f"/topics/{topic}/messages", json=body)
+    assert response.status_code == 200
+    told = response.json()
     assert set(told) == {"topic", "partition", "offset", "timestamp"} and told["topic"] == topic
     (message,) = read_all(broker, topic, 1)
     assert (message.key(), message.value(), message.headers()) == (b"user_123", b"\x00\xffhi", [("trace_id", b"abc")])
@@ -93,7 +93,7 @@ def test_keys_go_where_java_sends_them(http: httpx.Client, topic: str) -> None:
     assert [row["partition"] for row in offsets] == [(each & 0x7FFFFFFF) % 3 for each in hashes]
 
 
-def test_a_batch(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_a_batch_returns_the_offsets_in_order(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     messages: list[dict[str, Any]] = [{"value": b64(b"%d" % number), "partition": number % 3} for number in range(300)]
     messages[7] |= {"timestamp": 1_700_000_000_000, "headers": {"a": None, "b": ["1", "2"]}, "key": 17}
     messages[8]["value"] = None
@@ -112,14 +112,16 @@ def test_json_values_are_kept_byte_for_byte(http: httpx.Client, broker: Embedded
         + value
         + b', "partition": 0}, {"value": null, "partition": 0}]}'
     )
-    answer = http.post(f"/v1/topics/{topic}/produce", content=raw, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 200 and answer.json()["topic"] == topic
-    assert [row["offset"] for row in answer.json()["offsets"]] == [0, 1]
+    response = http.post(f"/v1/topics/{topic}/produce", content=raw, headers={"Content-Type": "application/json"})
+    assert response.status_code == 200 and response.json()["topic"] == topic
+    assert [row["offset"] for row in response.json()["offsets"]] == [0, 1]
     first, second = read_all(broker, topic, 2)
     assert (first.key(), first.value(), second.key(), second.value()) == (b"user_897123", value, None, None)
 
 
-def test_formats(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_keys_and_values_are_encoded_in_the_chosen_format(
+    http: httpx.Client, broker: EmbeddedBroker, topic: str
+) -> None:
     def send(forms: str, **message: Any) -> int:
         body = {"messages": [message | {"partition": 1}]}
         return http.post(f"/topics/{topic}/messages/batch?{forms}", json=body).status_code
@@ -141,8 +143,8 @@ def test_values_of_a_schema(http: httpx.Client, gateway: Gateway, broker: Embedd
     made = registered.json()
     path = f"/v1/topics/{topic}/produce?value_format=schema"
     body = {"records": [{"value": {"n": 5}, "partition": 0}, {"value": {"n": {"long": 6}}, "partition": 0}]}
-    answer = http.post(path, json=body)
-    assert answer.status_code == 200, answer.text
+    response = http.post(path, json=body)
+    assert response.status_code == 200, response.text
     assert http.post(f"{path}&value_schema_id={made['id']}", json=body).status_code == 200
     refused = http.post(path, json={"records": [{"value": {"n": 5}}, {"value": {"n": "five"}}]})
     assert refused.status_code == 422 and "record 1" in refused.json()["message"]
@@ -184,10 +186,12 @@ def test_values_of_a_schema(http: httpx.Client, gateway: Gateway, broker: Embedd
         ("messages/batch", b'{"messages": ' + b"[" * 100_000 + b"}", 400),
     ],
 )
-def test_bad_requests(http: httpx.Client, topic: str, path: str, body: bytes, status: int) -> None:
-    answer = http.post(f"/topics/{topic}/{path}", content=body)
-    assert answer.status_code == status or (status == 400 and answer.status_code == 422)
-    assert set(answer.json()) == {"error_code", "message", "hint"}
+def test_bad_requests_are_refused_with_a_hint(
+    http: httpx.Client, topic: str, path: str, body: bytes, status: int
+) -> None:
+    response = http.post(f"/topics/{topic}/{path}", content=body)
+    assert response.status_code == status or (status == 400 and response.status_code == 422)
+    assert set(response.json()) == {"error_code", "message", "hint"}
 
 
 def test_headers_are_kept_whole(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
@@ -197,10 +201,10 @@ def test_headers_are_kept_whole(http: httpx.Client, broker: EmbeddedBroker, topi
     assert message.headers() == [("a", b"x\0y"), ("b", b"1"), ("b", None)]
 
 
-def test_names_that_are_no_topics(http: httpx.Client) -> None:
+def test_wrong_names_of_topics_are_refused(http: httpx.Client) -> None:
     for name in ("a%2Fb", "%00", "x" * 300):
-        answer = http.post(f"/topics/{name}/messages", json={"value": ""})
-        assert (answer.status_code, answer.json()["error_code"]) == (400, 40002)
+        response = http.post(f"/topics/{name}/messages", json={"value": ""})
+        assert (response.status_code, response.json()["error_code"]) == (400, 40002)
     assert http.post("/topics/__consumer_offsets/messages", json={"value": ""}).status_code == 403
 
 
@@ -214,19 +218,19 @@ def test_each_record_has_its_own_outcome(http: httpx.Client, broker: EmbeddedBro
     messages: list[dict[str, Any]] = [{}, {}]
     for partition, size in enumerate((10, 3000)):  # in one partition they could share a batch, and be refused together
         messages[partition] = {"value": b64(b"x" * size), "partition": partition}
-    answer = http.post(f"/topics/{small}/messages/batch", json={"messages": messages})
-    assert answer.status_code == 207
-    first, second = answer.json()["offsets"]
+    response = http.post(f"/topics/{small}/messages/batch", json={"messages": messages})
+    assert response.status_code == 207
+    first, second = response.json()["offsets"]
     assert first["offset"] == 0 and second["error_code"] == 41301 and "max.message.bytes" in second["hint"]
     refused = http.post(f"/topics/{small}/messages", json=messages[1])
     assert (refused.status_code, refused.json()["error_code"]) == (413, 41301)
 
 
-def test_limits(broker: EmbeddedBroker) -> None:
+def test_requests_above_the_limits_are_refused(broker: EmbeddedBroker) -> None:
     limits = Limits(max_body_bytes=10_000, max_records=3, max_in_flight_bytes=15_000)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
         name = make_topic(broker, 1)
-        with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as http:
+        with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as http:
             path = f"/topics/{name}/messages/batch"
             assert http.post(path, json={"messages": [{"value": ""}] * 4}).status_code == 422
             assert http.post(path, content=b"x" * 10_001).status_code == 413
@@ -240,18 +244,18 @@ def test_a_body_that_does_not_come_keeps_no_one_out(broker: EmbeddedBroker) -> N
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
         path = f"/topics/{make_topic(broker, 1)}/messages"
         host, port = gateway.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as slow:
+        with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as slow:
             slow.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n{{".encode())
-            answer = b"".join(iter(lambda: slow.recv(4096), b""))  # the gateway closes it
-        assert answer.startswith(b"HTTP/1.1 408 ") and b"send it faster" in answer
+            response = b"".join(iter(lambda: slow.recv(4096), b""))  # the gateway closes it
+        assert response.startswith(b"HTTP/1.1 408 ") and b"send it faster" in response
         assert httpx.post(gateway.url + path, json={"value": b64(b"x" * 600)}, trust_env=False).status_code == 200
 
 
 def test_a_request_larger_than_all_that_may_wait_is_taken_when_it_is_alone(broker: EmbeddedBroker, topic: str) -> None:
     limits = Limits(max_in_flight_bytes=100_000)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
-        answer = httpx.post(f"{gateway.url}/topics/{topic}/messages", json={"value": b64(bytes(3 << 20))})
-        assert answer.status_code == 413, answer.text  # the broker's word, which librdkafka must have asked for
+        response = httpx.post(f"{gateway.url}/topics/{topic}/messages", json={"value": b64(bytes(3 << 20))})
+        assert response.status_code == 413, response.text  # the broker's word, which librdkafka must have asked for
 
 
 def test_every_record_has_an_outcome_when_nothing_is_heard(
@@ -297,14 +301,14 @@ def test_a_report_that_fails_leaves_the_others_heard(
 
 
 async def _crowd(url: str, path: str) -> set[int]:
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_SECONDS, trust_env=False) as http:
         body = {"messages": [{"value": b64(b"x" * 6000)}]}
-        answers = await asyncio.gather(*(http.post(path, json=body) for _ in range(30)))
-        assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)
-        return {answer.status_code for answer in answers}
+        responses = await asyncio.gather(*(http.post(path, json=body) for _ in range(30)))
+        assert all("retry-after" in response.headers for response in responses if response.status_code == 429)
+        return {response.status_code for response in responses}
 
 
-def test_with_curl(gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None:
+def test_curl_produces_a_record(gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None:
     command = ["curl", "-sS", "--fail", "-m", "30", "-H", "Content-Type: application/json"]
     body = '{"records": [{"value": {"from": "curl"}}]}'
     done = subprocess.run(
@@ -322,7 +326,7 @@ def test_a_cluster_that_goes_away_and_comes_back() -> None:
         options = GatewayOptions(broker.bootstrap_servers, limits=limits, timeout_s=5)
         with (
             Gateway(options) as gateway,
-            httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as http,
+            httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as http,
         ):
             assert http.post("/topics/known/messages", json={"value": ""}).json()["offset"] == 0
             broker.stop()

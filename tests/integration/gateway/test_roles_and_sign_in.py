@@ -19,7 +19,7 @@ from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
 from tests.oidc import Provider
 from tests.system.console.conftest import GatewayProcess
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 PEOPLE = "basic vera:v\nbasic otto:o\nbasic ada:a\nbasic nora:n\nbasic mona:m\n"
@@ -109,8 +109,8 @@ def test_every_route_checks_its_role(guarded: Gateway) -> None:
         for role, name in PEOPLE_BY_ROLE.items():
             if role >= lowest:
                 continue  # it would be done; other tests do it
-            answer = ask(method, place, {}, basic(name))
-            assert (answer.status, answer.json["error_code"]) == (403, 40302), (method, path, name, answer.body)
+            response = ask(method, place, {}, basic(name))
+            assert (response.status, response.json["error_code"]) == (403, 40302), (method, path, name, response.body)
     assert ask("GET", "/topics", headers=basic("vera")).status == 200
     assert ask("POST", "/topics", {"name": "made-by-ada"}, basic("ada")).status == 201
 
@@ -144,10 +144,10 @@ def test_streams_are_masked_for_those_without_the_right(guarded: Gateway) -> Non
     assert ask("POST", "/v1/topics/pay/produce", {"records": [record]}, basic("ada")).status == 200
 
     def first(name: str, form: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(guarded.address, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(guarded.address, timeout=TIMEOUT_SECONDS)
         connection.request("GET", f"/topics/pay/stream?from=earliest&format={form}", headers=basic(name))
-        answer = connection.getresponse()
-        while not (line := answer.readline()).startswith(b"data:"):
+        response = connection.getresponse()
+        while not (line := response.readline()).startswith(b"data:"):
             assert line
         connection.close()
         found: dict[str, Any] = json.loads(line[5:])
@@ -178,12 +178,12 @@ def test_no_route_of_the_registry_leads_around_the_permissions(guarded: Gateway)
             plain = re.sub(r"\{([^}]*)\}", lambda found: names[found[1]], path)
             for place in (plain, f"/contexts/.{plain}", plain.replace("/hidden", "/:.:hidden")):
                 body = None if method == "get" else bodies.get(path, schema)
-                answer = ask(method.upper(), place, body, basic("mona"))
+                response = ask(method.upper(), place, body, basic("mona"))
                 walked += 1
-                told = re.sub(rb"Subject: [^\"]*", b"", answer.body)  # the name that was asked for
-                assert b"top_secret" not in told and b"hidden" not in told, (method, place, answer.body)
+                told = re.sub(rb"Subject: [^\"]*", b"", response.body)  # the name that was asked for
+                assert b"top_secret" not in told and b"hidden" not in told, (method, place, response.body)
                 if method != "get" or "{" in path:
-                    assert answer.status in (403, 404), (method, place, answer.body)
+                    assert response.status in (403, 404), (method, place, response.body)
     assert walked > 50
     found = ask("GET", "/subjects/hidden/versions/latest", headers=basic("ada")).json
     assert (found["version"], found["id"]) == (1, number), "nothing was changed"
@@ -241,12 +241,12 @@ def test_the_topic_of_the_registry_is_no_way_around_it(guarded: Gateway) -> None
             (f"/v1/topics/{topic}/produce", {"records": [record]}),
             (f"/v3/clusters/{cluster_id}/topics/{topic}/records", {"value": {"type": "STRING", "data": "x"}}),
         ):
-            answer = ask("POST", path, body, basic(name))
-            assert b"schemas of the registry" in answer.body, (name, path, answer.body)
+            response = ask("POST", path, body, basic(name))
+            assert b"schemas of the registry" in response.body, (name, path, response.body)
     branch = ask("POST", f"/topics/{topic}/branches", {"name": "schemas-to-read"}, basic("mona"))
     assert branch.status == 403 and b"hidden from you" in branch.body, branch.body
     assert ask("GET", "/topics/schemas-to-read", headers=basic("mona")).status == 404
-    connection = http.client.HTTPConnection(guarded.address, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(guarded.address, timeout=TIMEOUT_SECONDS)
     connection.request("GET", f"/topics/{topic}/stream?from=earliest&format=text", headers=basic("vera"))
     stream = connection.getresponse()
     lines: list[bytes] = []
@@ -295,26 +295,26 @@ class Browser:
         self.cookies: dict[str, str] = {}
 
     def __call__(self, method: str, path: str, form: dict[str, str] | None = None, **headers: str) -> Any:
-        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_SECONDS)
         given = {"Accept": "text/html", "Cookie": "; ".join(f"{k}={v}" for k, v in self.cookies.items())}
         if form is not None:
             given["Content-Type"] = "application/x-www-form-urlencoded"
         body = None if form is None else urlencode(form)
         connection.request(method, path, body, given | {name.replace("_", "-"): each for name, each in headers.items()})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        for line in answer.headers.get_all("set-cookie") or ():
+        response = connection.getresponse()
+        text = response.read().decode()
+        for line in response.headers.get_all("set-cookie") or ():
             name, _, value = line.partition(";")[0].partition("=")
             self.cookies.pop(name, None)
             if value:
                 self.cookies[name] = value
         connection.close()
-        return answer.status, answer.headers, text
+        return response.status, response.headers, text
 
     def sign_in(self, provider: Provider, return_to: str = "/console/topics") -> tuple[int, str]:
         status, headers, _ = self("GET", "/console/sign-in/start?" + urlencode({"next": return_to}))
         assert status == 303 and headers["location"].startswith(provider.issuer)
-        outside = http.client.HTTPConnection(urlsplit(provider.issuer).netloc, timeout=PATIENCE_S)
+        outside = http.client.HTTPConnection(urlsplit(provider.issuer).netloc, timeout=TIMEOUT_SECONDS)
         url = urlsplit(headers["location"])
         outside.request("GET", f"{url.path}?{url.query}")
         back = urlsplit(outside.getresponse().headers["location"])

@@ -1,4 +1,4 @@
-"""The registry's API over HTTP: paths, answers, and Confluent's error codes."""
+"""The registry's API over HTTP: paths, responses, and Confluent's error codes."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ def strict(*fields: str) -> dict[str, Any]:
     return {"schema": json.dumps({"type": "record", "name": "R", "fields": rows})}
 
 
-def test_a_subjects_life(call: Caller) -> None:
+def test_a_subject_is_registered_read_and_deleted(call: Caller) -> None:
     assert call("POST", "/subjects/life/versions", strict("a")).status == 200
     first = call("POST", "/subjects/life/versions", strict("a")).json["id"]
     second = call("POST", "/subjects/life/versions", record("a", "b")).json["id"]
@@ -91,12 +91,12 @@ def test_what_is_missing_has_its_code(call: Caller) -> None:
     ],
 )
 def test_a_schema_that_is_not_valid_is_refused_with_the_reason(call: Caller, body: dict[str, Any], says: str) -> None:
-    answer = call("POST", "/subjects/bad/versions", body)
-    assert (answer.status, answer.code) == (422, 42201)
-    assert says in answer.json["message"]
+    response = call("POST", "/subjects/bad/versions", body)
+    assert (response.status, response.code) == (422, 42201)
+    assert says in response.json["message"]
 
 
-def test_versions_that_are_none(call: Caller) -> None:
+def test_wrong_versions_are_refused(call: Caller) -> None:
     for version in ("0", "-2", "first", "1.5", "99999999999"):
         assert call("GET", f"/subjects/any/versions/{version}").code == 42202
 
@@ -119,7 +119,7 @@ def test_compatibility_of_one_version_and_of_all(call: Caller) -> None:
     assert "use another subject" in call("POST", f"{path}?verbose=true", other).json["messages"][0]
 
 
-def test_config(call: Caller) -> None:
+def test_the_compatibility_level_is_read_and_changed(call: Caller) -> None:
     assert call("GET", "/config").json == {"compatibilityLevel": "BACKWARD"}
     assert call("GET", "/config/cfg?defaultToGlobal=true").json == {"compatibilityLevel": "BACKWARD"}
     assert call("PUT", "/config/cfg", {"compatibility": "full"}).json == {"compatibility": "full"}
@@ -132,7 +132,7 @@ def test_config(call: Caller) -> None:
     assert call("PUT", "/config", {}).code == 42203
 
 
-def test_normalizing(call: Caller) -> None:
+def test_normalized_schemas_have_one_id(call: Caller) -> None:
     schema = {"type": "record", "name": "N", "fields": [], "zeta": 1, "alpha": 2}
     other = {"type": "record", "name": "N", "fields": [], "alpha": 2, "zeta": 1}
     body, turned = {"schema": json.dumps(schema)}, {"schema": json.dumps(other)}
@@ -144,7 +144,7 @@ def test_normalizing(call: Caller) -> None:
     assert call("POST", "/subjects/normal/versions", turned).json["id"] == first
 
 
-def test_modes_and_imports(call: Caller) -> None:
+def test_schemas_are_imported_in_import_mode_only(call: Caller) -> None:
     assert call("GET", "/mode").json == {"mode": "READWRITE"}
     assert call("POST", "/subjects/imp/versions", {**strict("a"), "id": 4711}).code == 42205
     assert call("PUT", "/mode/imp", {"mode": "IMPORT"}).json == {"mode": "IMPORT"}
@@ -162,7 +162,7 @@ def test_modes_and_imports(call: Caller) -> None:
     assert call("POST", "/subjects/after/versions", strict("after")).json["id"] > 4711
 
 
-def test_references(call: Caller) -> None:
+def test_a_referenced_schema_cannot_be_deleted(call: Caller) -> None:
     call("POST", "/subjects/user/versions", record(name="User"))
     uses = {"type": "record", "name": "G", "fields": [{"name": "owner", "type": "User"}]}
     body = {"schema": json.dumps(uses), "references": [{"name": "User", "subject": "user", "version": 1}]}
@@ -205,7 +205,7 @@ def test_protobuf_as_text_and_serialized(call: Caller) -> None:
     assert call("POST", "/subjects/proto", again).json["id"] == schema_id
 
 
-def test_contexts(call: Caller) -> None:
+def test_contexts_have_subjects_of_their_own(call: Caller) -> None:
     assert call("POST", "/contexts/.lab/subjects/ctx/versions", strict("lab")).json == {"id": 1}
     assert call("GET", "/subjects/:.lab:ctx/versions").json == [1]
     assert call("GET", "/contexts/.lab/subjects").json == [":.lab:ctx"]
@@ -229,7 +229,7 @@ def test_any_name_can_be_a_subject(call: Caller, subject: str) -> None:
     assert subject in call("GET", "/subjects").json
 
 
-def test_names_that_are_none(call: Caller) -> None:
+def test_wrong_names_of_subjects_are_refused(call: Caller) -> None:
     assert call("POST", "/subjects/__GLOBAL/versions", strict("a")).code == 42208
     assert call("POST", "/subjects/a%00b/versions", strict("a")).code == 42208
     assert call("POST", "/subjects/:.lab:/versions", strict("a")).code == 42208
@@ -244,7 +244,7 @@ def test_metadata_and_rules_are_kept(call: Caller) -> None:
     assert call("GET", "/subjects/meta/metadata?key=owner&value=you").code == 40403
 
 
-def test_types(call: Caller) -> None:
+def test_the_three_schema_types_are_listed(call: Caller) -> None:
     assert call("GET", "/schemas/types").json == ["JSON", "PROTOBUF", "AVRO"]
 
 
@@ -255,5 +255,5 @@ def test_identity_and_version_of_the_registry(call: Caller) -> None:
 
 
 def test_an_unknown_compatibility_level_is_named_as_confluent_names_it(call: Caller) -> None:
-    answer = call("PUT", "/config", {"compatibility": "SIDEWAYS"})
-    assert answer.code == 42203 and answer.json["message"].startswith("Invalid compatibility level")
+    response = call("PUT", "/config", {"compatibility": "SIDEWAYS"})
+    assert response.code == 42203 and response.json["message"].startswith("Invalid compatibility level")

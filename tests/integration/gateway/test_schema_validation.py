@@ -14,7 +14,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.integration.gateway.conftest import Caller
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 with warnings.catch_warnings():
     # A library of Confluent's client warns of its own when it is imported.
@@ -34,7 +34,7 @@ def guarded_topic(bootstrap: str, *, part: str = "value", **settings: str) -> st
     name = f"guarded-{next(_numbers)}"
     new = NewTopic(name, 1, -1, config={f"millstream.{part}.schema.validation": "true", **settings})
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([new])[name].result(PATIENCE_S)
+    admin.create_topics([new])[name].result(TIMEOUT_SECONDS)
     return name
 
 
@@ -49,7 +49,7 @@ class Sender:
     def __call__(self, topic: str, value: bytes | None, key: bytes | None = None) -> KafkaError | None:
         told: list[KafkaError | None] = []
         self.producer.produce(topic, value, key, on_delivery=lambda error, _: told.append(error))
-        assert self.producer.flush(PATIENCE_S) == 0
+        assert self.producer.flush(TIMEOUT_SECONDS) == 0
         return told[0]
 
 
@@ -62,7 +62,7 @@ def end_of(bootstrap: str, topic: str) -> int:
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
-        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S)[1])
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_SECONDS)[1])
     finally:
         consumer.close()
 
@@ -90,21 +90,21 @@ def test_confluents_serializers_pass_and_others_do_not(broker: EmbeddedBroker, g
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_batches(broker: EmbeddedBroker, call: Caller, codec: str) -> None:
+def test_compressed_batches_are_validated(broker: EmbeddedBroker, call: Caller, codec: str) -> None:
     topic = guarded_topic(broker.bootstrap_servers)
     good = prefixed(register(call, f"{topic}-value"), b"a" * 400)
     told: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "linger.ms": 300})
     for value in (good, good, b"b" * 400, good):
         producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     assert all(error is not None for error in told), "the batch is refused as a whole"
     producer.produce(topic, good, on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(PATIENCE_S) == 0 and told[-1] is None
+    assert producer.flush(TIMEOUT_SECONDS) == 0 and told[-1] is None
     assert end_of(broker.bootstrap_servers, topic) == 1
 
 
-def test_keys(broker: EmbeddedBroker, call: Caller) -> None:
+def test_keys_are_validated(broker: EmbeddedBroker, call: Caller) -> None:
     topic, send = guarded_topic(broker.bootstrap_servers, part="key"), Sender(broker.bootstrap_servers)
     known = register(call, f"{topic}-key")
     assert send(topic, b"anything", prefixed(known)) is None
@@ -123,20 +123,20 @@ def test_idempotent_producers_go_on_after_a_refusal(broker: EmbeddedBroker, call
     assert end_of(broker.bootstrap_servers, topic) == 2
 
 
-def test_transactions(broker: EmbeddedBroker, call: Caller) -> None:
+def test_transactional_records_are_validated(broker: EmbeddedBroker, call: Caller) -> None:
     topic = guarded_topic(broker.bootstrap_servers)
     send = Sender(broker.bootstrap_servers, **{"transactional.id": topic, "transaction.timeout.ms": 300_000})
     producer = send.producer
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     producer.begin_transaction()
     assert send(topic, prefixed(register(call, f"{topic}-value"))) is None
-    producer.commit_transaction(PATIENCE_S)
+    producer.commit_transaction(TIMEOUT_SECONDS)
     producer.begin_transaction()
     error = send(topic, b"bad")
     assert error is not None and error.code() == KafkaError.INVALID_RECORD
     with pytest.raises(KafkaException):
-        producer.commit_transaction(PATIENCE_S)
-    producer.abort_transaction(PATIENCE_S)
+        producer.commit_transaction(TIMEOUT_SECONDS)
+    producer.abort_transaction(TIMEOUT_SECONDS)
 
 
 def test_it_can_be_turned_on_and_off(broker: EmbeddedBroker) -> None:
@@ -147,12 +147,12 @@ def test_it_can_be_turned_on_and_off(broker: EmbeddedBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     off = ConfigEntry("millstream.value.schema.validation", "false", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[off])
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_SECONDS)
     while send(topic, b"plain") is not None:
         pass
     wrong = NewTopic("wrong", 1, config={"millstream.value.schema.validation": "perhaps"})
     with pytest.raises(KafkaException, match=r"value\.schema\.validation"):
-        admin.create_topics([wrong])["wrong"].result(PATIENCE_S)
+        admin.create_topics([wrong])["wrong"].result(TIMEOUT_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_every_broker_of_a_cluster_hears_of_new_ids(cluster: EmbeddedCluster) ->
         topics = [guarded_topic(bootstrap) for _ in range(6)]
         for topic in topics:
             await_topic(cluster, topic)
-        admin = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=PATIENCE_S)
+        admin = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_SECONDS)
         assert len({admin.topics[topic].partitions[0].leader for topic in topics}) > 1
         for round_ in range(3):
             for topic in topics:

@@ -18,8 +18,8 @@ import pytest
 from millstream.gateway.http.configuration import GatewayError, check_certificate, key_warnings, read_credentials
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
-from tests.integration.gateway.conftest import Answer, Caller
-from tests.waiting import PATIENCE_S
+from tests.integration.gateway.conftest import Caller, Response
+from tests.waiting import TIMEOUT_SECONDS
 from tests.waiting import until as wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -38,12 +38,12 @@ def make_certificate(directory: Path, name: str = "server") -> tuple[Path, Path]
     return certificate, key
 
 
-def ask_over_tls(address: str, trusted: Path, path: str, headers: dict[str, str]) -> Answer:
+def ask_over_tls(address: str, trusted: Path, path: str, headers: dict[str, str]) -> Response:
     context = ssl.create_default_context(cafile=str(trusted))
-    with closing(http.client.HTTPSConnection(address, timeout=PATIENCE_S, context=context)) as connection:
+    with closing(http.client.HTTPSConnection(address, timeout=TIMEOUT_SECONDS, context=context)) as connection:
         connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return Answer(answer.status, dict(answer.getheaders()), answer.read())
+        response = connection.getresponse()
+        return Response(response.status, dict(response.getheaders()), response.read())
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def test_pages_of_other_sites_change_nothing_anywhere(call: Caller, every_route:
     assert len(changing) > 15
     for method, path in changing:
         for origin in ("https://evil.example", "null", f"http://{call.address}.evil.example", "http://[::1"):
-            answer = call(method, path, {}, {"Origin": origin})
-            assert answer.status == 403, (method, path, origin)
+            response = call(method, path, {}, {"Origin": origin})
+            assert response.status == 403, (method, path, origin)
     assert call("POST", "/topics/x/messages", {}, {"Sec-Fetch-Site": "cross-site"}).status == 403
 
 
@@ -107,7 +107,7 @@ def test_strangers_are_told_nothing(
 ) -> None:
     address = f"127.0.0.1:{exposed.address.rpartition(':')[2]}"
     context = ssl.create_default_context(cafile=str(certificate[0]))
-    with closing(http.client.HTTPSConnection(address, timeout=PATIENCE_S, context=context)) as connection:
+    with closing(http.client.HTTPSConnection(address, timeout=TIMEOUT_SECONDS, context=context)) as connection:
         paths = [*every_route, ("GET", "/console"), ("GET", "/docs"), ("GET", "/nowhere")]
         for number, (method, path) in enumerate(paths):
             if path in ("/livez", "/readyz"):
@@ -116,10 +116,10 @@ def test_strangers_are_told_nothing(
             wrong: tuple[dict[str, str], ...] = ({"Authorization": "Basic ????"}, {"Authorization": "Bearer wrong"})
             for headers in ({}, *(wrong if number < 2 else ())):
                 connection.request(method, path, headers=headers)
-                answer = connection.getresponse()
-                body = answer.read()
-                assert answer.status == 401, (method, path, headers)
-                assert answer.headers["www-authenticate"].startswith("Basic")
+                response = connection.getresponse()
+                body = response.read()
+                assert response.status == 401, (method, path, headers)
+                assert response.headers["www-authenticate"].startswith("Basic")
                 assert json.loads(body)["error_code"]
 
 
@@ -148,26 +148,28 @@ def test_websockets_are_held_to_the_same(call: Caller, exposed: Gateway, certifi
     assert ask_over_tls(address, certificate[0], socket_path, handshake).status == 403
 
 
-def test_no_stack_traces(gateway: Gateway, call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_shows_no_stack_trace(
+    gateway: Gateway, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from millstream.registry.registry import Registry
 
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of all things")
 
     monkeypatch.setattr(Registry, "subjects", fail)
-    answer = call("GET", "/subjects")
-    assert answer.status == 500 and "log" in answer.json["message"]
-    assert b"ZeroDivision" not in answer.body and b"Traceback" not in answer.body
+    response = call("GET", "/subjects")
+    assert response.status == 500 and "log" in response.json["message"]
+    assert b"ZeroDivision" not in response.body and b"Traceback" not in response.body
 
 
 def test_what_was_asked_for_never_becomes_a_page(call: Caller) -> None:
     for path in ("/%3Cscript%3Ealert(1)%3C/script%3E", "/subjects?deleted=%3Cscript%3E"):
-        answer = call("GET", path)
-        assert answer.status in (400, 404)
-        assert answer.headers["content-type"].startswith("application/") and answer.json["message"]
+        response = call("GET", path)
+        assert response.status in (400, 404)
+        assert response.headers["content-type"].startswith("application/") and response.json["message"]
 
 
-def test_certificates_that_will_not_do(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_wrong_certificates_of_the_gateway_are_refused(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     chain, key = map(str, certificate)
     _, other_key = make_certificate(tmp_path, "other")
     nonsense = tmp_path / "nonsense.pem"
@@ -186,11 +188,11 @@ def test_insecure_is_said_loudly(tmp_path: Path) -> None:
         process = subprocess.Popen([*command, "--insecure"], stdout=subprocess.PIPE, stderr=log, cwd=tmp_path)
     try:
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], PATIENCE_S)[0]
+        assert select.select([process.stdout], [], [], TIMEOUT_SECONDS)[0]
         assert process.stdout.readline().startswith(b"ready ")
         wait_until(lambda: "gateway_ready" in (tmp_path / "log").read_text())
         process.terminate()
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
     finally:
         process.kill()
         process.wait()
@@ -221,7 +223,7 @@ def test_serve_hands_all_of_it_on(tmp_path: Path, certificate: tuple[Path, Path]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, cwd=tmp_path)
     try:
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], PATIENCE_S)[0]
+        assert select.select([process.stdout], [], [], TIMEOUT_SECONDS)[0]
         found = re.search(r"http=0\.0\.0\.0:(\d+)", process.stdout.readline().decode())
         assert found is not None, (tmp_path / "log").read_text()
         address = f"127.0.0.1:{found[1]}"
@@ -229,7 +231,7 @@ def test_serve_hands_all_of_it_on(tmp_path: Path, certificate: tuple[Path, Path]
         assert ask_over_tls(address, certificate[0], "/subjects", {}).status == 401
         assert "se:cret" not in (tmp_path / "log").read_text()
         process.terminate()
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
     finally:
         process.kill()
         process.wait()

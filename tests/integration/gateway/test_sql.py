@@ -14,8 +14,8 @@ from millstream.access.rules_file import parse_rules
 from millstream.gateway.http.configuration import read_credentials
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
-from tests.integration.gateway.conftest import Answer, Caller
-from tests.waiting import PATIENCE_S
+from tests.integration.gateway.conftest import Caller, Response
+from tests.waiting import TIMEOUT_SECONDS
 
 AVRO = {
     "type": "record",
@@ -80,13 +80,13 @@ def produce(ask: Caller, topic: str, values: list[Any], kind: str = "", schema: 
 
 
 def rows(ask: Caller, query: str, name: str = "ada", **more: Any) -> list[list[Any]]:
-    answer = ask("POST", "/v1/sql", {"query": query, **more}, basic(name))
-    assert answer.status == 200, answer.body
-    found: list[list[Any]] = answer.json["rows"]
+    response = ask("POST", "/v1/sql", {"query": query, **more}, basic(name))
+    assert response.status == 200, response.body
+    found: list[list[Any]] = response.json["rows"]
     return found
 
 
-def refused(ask: Caller, query: str, **more: Any) -> Answer:
+def refused(ask: Caller, query: str, **more: Any) -> Response:
     return ask("POST", "/v1/sql", {"query": query, **more}, basic("ada"))
 
 
@@ -107,10 +107,10 @@ def test_columns_are_typed_by_schema_by_json_or_text(ask: Caller) -> None:
 def test_topics_are_joined_and_bounds_make_it_read_less(ask: Caller) -> None:
     joined = 'from "sql-plain" p join sql.dotted d using (id) left join "sql-avro" a using (id)'
     assert rows(ask, f"select p.id, d.note, a.placed is not null {joined}") == [[3, "three", False]]
-    answer = ask("POST", "/v1/sql", {"query": 'select id from "sql-plain" where _partition = 1'}, basic("ada")).json
+    response = ask("POST", "/v1/sql", {"query": 'select id from "sql-plain" where _partition = 1'}, basic("ada")).json
     everything = ask("POST", "/v1/sql", {"query": 'select _partition from "sql-plain"'}, basic("ada")).json
     assert everything["read"][0]["records"] == 10
-    assert answer["read"][0]["records"] == sum(1 for (at,) in everything["rows"] if at == 1)
+    assert response["read"][0]["records"] == sum(1 for (at,) in everything["rows"] if at == 1)
     newest = ask("POST", "/v1/sql", {"query": 'select * from "sql-plain"', "last": 4}, basic("ada")).json
     assert (len(newest["rows"]), newest["read"][0]["left_out"]) == (4, 6)
     assert rows(ask, 'select count(*) from "sql-plain"', since="1h") == [[10]]
@@ -158,9 +158,9 @@ def test_rows_as_csv_and_parquet_and_at_most_so_many(ask: Caller) -> None:
     ],
 )
 def test_a_query_that_cannot_run_says_why(ask: Caller, query: str, status: int, reason: str) -> None:
-    answer = refused(ask, query)
-    assert answer.status == status and reason in answer.json["message"], answer.body
-    assert answer.json["hint"]
+    response = refused(ask, query)
+    assert response.status == status and reason in response.json["message"], response.body
+    assert response.json["hint"]
 
 
 def test_a_query_ends_in_time_and_with_its_caller(ask: Caller) -> None:
@@ -171,7 +171,7 @@ def test_a_query_ends_in_time_and_with_its_caller(ask: Caller) -> None:
         late = refused(ask, f"select {name}(repeat('a', 5000000), repeat('b', 5000000))", timeout_s=1)
         assert late.status == 408, late.body
     for _ in range(4):  # two at a time: if they went on, the last query would get 429
-        connection = http.client.HTTPConnection(ask.address, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(ask.address, timeout=TIMEOUT_SECONDS)
         connection.request("POST", "/v1/sql", json.dumps({"query": endless, "timeout_s": 300}).encode(), basic("ada"))
         connection.close()
     assert rows(ask, "select 1") == [[1]]

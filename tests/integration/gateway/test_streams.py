@@ -28,7 +28,7 @@ from millstream.gateway.streams.positions import EventId, format_positions, pars
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 pytestmark = pytest.mark.timeout(300)
@@ -84,7 +84,7 @@ def put(producer: Producer, topic: str) -> Callable[..., None]:
     def put(*values: str | bytes, partition: int = 0) -> None:
         for value in values:
             producer.produce(topic, value, partition=partition)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     return put
 
@@ -95,10 +95,12 @@ def stream(gateway: Gateway, topic: str) -> Callable[..., Any]:
     def stream(last: str = "", name: str = topic, **query: Any) -> Iterator[Iterator[Event]]:
         headers = {"Last-Event-ID": last} if last else {}
         url = f"{gateway.url}/topics/{name}/stream"
-        with httpx.stream("GET", url, params={"format": "text"} | query, headers=headers, timeout=PATIENCE_S) as answer:
-            assert answer.status_code == 200, answer.read()
-            assert answer.headers["content-type"].startswith("text/event-stream")
-            yield read_events(answer.iter_lines())
+        with httpx.stream(
+            "GET", url, params={"format": "text"} | query, headers=headers, timeout=TIMEOUT_SECONDS
+        ) as response:
+            assert response.status_code == 200, response.read()
+            assert response.headers["content-type"].startswith("text/event-stream")
+            yield read_events(response.iter_lines())
 
     return stream
 
@@ -141,17 +143,17 @@ def test_resuming_misses_and_repeats_nothing(stream: Callable[..., Any], put: Ca
 
 def test_a_stream_without_events_resumes_too(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
     put("before")
-    with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=PATIENCE_S) as answer:
-        lines = answer.iter_lines()
+    with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=TIMEOUT_SECONDS) as response:
+        lines = response.iter_lines()
         (last,) = itertools.islice((line[4:] for line in lines if line.startswith("id: ")), 1)
     assert last == "0:1,1:0"
     put("between")
     url = f"{gateway.url}/topics/{topic}/stream?last_event_id={last}&format=text"
-    with httpx.stream("GET", url, timeout=PATIENCE_S) as answer:
-        assert values(read_events(answer.iter_lines()), 1) == ["between"]
+    with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as response:
+        assert values(read_events(response.iter_lines()), 1) == ["between"]
 
 
-def test_where_to_begin(stream: Callable[..., Any], put: Callable[..., None]) -> None:
+def test_a_stream_begins_at_the_given_position(stream: Callable[..., Any], put: Callable[..., None]) -> None:
     put("0", "1", "2")
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - 3600)) + "Z"
     for begin, expected in (("1", ["1", "2"]), ("-1", ["2"]), (now, ["0", "1", "2"]), ("-99", ["0", "1", "2"])):
@@ -167,17 +169,17 @@ def test_only_some_partitions(stream: Callable[..., Any], put: Callable[..., Non
         assert (event.data["value"], event.id) == ("yes", "1:1")
 
 
-def test_requests_that_make_no_sense(gateway: Gateway, topic: str) -> None:
+def test_wrong_requests_of_streams_are_refused(gateway: Gateway, topic: str) -> None:
     base = f"{gateway.url}/topics/{topic}/stream"
     for query, status in (("from=then", 400), ("partition=x", 400), ("partition=2", 404), ("format=xml", 400)):
-        answer = httpx.get(f"{base}?{query}")
-        assert answer.status_code == status and set(answer.json()) == {"error_code", "message", "hint"}
+        response = httpx.get(f"{base}?{query}")
+        assert response.status_code == status and set(response.json()) == {"error_code", "message", "hint"}
     assert httpx.get(base, headers={"Last-Event-ID": "somewhere"}).status_code == 400
     assert httpx.get(f"{gateway.url}/topics/not-there/stream").status_code == 404
     assert httpx.head(base).status_code == 405
 
 
-def test_ids() -> None:
+def test_event_ids_are_formatted_and_parsed() -> None:
     assert parse_event_id(format_positions({10: 5, 2: 7})) == {10: 5, 2: 7}
     assert format_positions({10: 5, 2: 7}) == "2:7,10:5"
     moving = EventId({10: 5, 2: 7})
@@ -209,7 +211,7 @@ def test_many_readers_see_the_same(stream: Callable[..., Any], put: Callable[...
     for number in range(1, 21):
         put(str(number))
     for reader in readers:
-        reader.join(PATIENCE_S)
+        reader.join(TIMEOUT_SECONDS)
     expected = [str(number) for number in range(21)]
     assert sorted(found, key=len) == [expected[1:]] * 4 + [expected] * 4
 
@@ -223,7 +225,7 @@ def test_a_slow_reader_hurts_no_one_and_misses_nothing(
     with socket.create_connection((host, int(port))) as slow, stream() as events:
         path = f"/topics/{topic}/stream?format=text"
         slow.sendall(f"GET {path} HTTP/1.1\r\nHost: {gateway.address}\r\n\r\n".encode())
-        slow.settimeout(PATIENCE_S)
+        slow.settimeout(TIMEOUT_SECONDS)
         head = slow.recv(4096)
         assert b"200 OK" in head
         for number in range(300):
@@ -311,8 +313,8 @@ def test_partitions_that_are_added_to_a_busy_topic(
     monkeypatch.setattr(stream_tail, "_PARTITION_CHECK_SECONDS", 1.0)
     with stream() as events:
         rows = [{"name": topic, "count": 3, "assignments": None}]
-        answer = cluster.call("create_partitions", topics=rows, timeout_ms=10_000, validate_only=False)
-        assert answer.results[0].error_code == 0
+        response = cluster.call("create_partitions", topics=rows, timeout_ms=10_000, validate_only=False)
+        assert response.results[0].error_code == 0
         put("new", partition=2)
         for _ in range(100):
             put("busy")
@@ -337,8 +339,8 @@ def test_a_topic_that_is_deleted(
     put("last")
     with stream(**{"from": "earliest"}) as events:
         assert values(events, 1) == ["last"]
-        answer = cluster.call("delete_topics", topics=[{"name": topic}], topic_names=[topic], timeout_ms=30_000)
-        assert answer.responses[0].error_code == 0
+        response = cluster.call("delete_topics", topics=[{"name": topic}], topic_names=[topic], timeout_ms=30_000)
+        assert response.responses[0].error_code == 0
         names = [event.name for event in events]
     assert names[-1] == "gone" and set(names) <= {"trouble", "gone"}
 
@@ -347,14 +349,14 @@ def test_limits_and_the_end(broker: EmbeddedBroker, topic: str) -> None:
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=Limits(max_streams=1))) as gateway:
         url = f"{gateway.url}/topics/{topic}/stream"
         stopper = threading.Thread(target=gateway.stop)
-        with httpx.stream("GET", url, timeout=PATIENCE_S) as answer:
-            lines = answer.iter_lines()
+        with httpx.stream("GET", url, timeout=TIMEOUT_SECONDS) as response:
+            lines = response.iter_lines()
             next(lines)
             refused = httpx.get(url)
             assert (refused.status_code, refused.json()["error_code"]) == (429, 42901)
             stopper.start()
             list(lines)  # ends, and in good order
-        stopper.join(PATIENCE_S)
+        stopper.join(TIMEOUT_SECONDS)
 
 
 def test_streams_that_come_together_are_counted_together(
@@ -366,28 +368,30 @@ def test_streams_that_come_together_are_counted_together(
 
     def slow_count(cluster: Cluster, name: str) -> int:
         waits.set()
-        assert may_go.wait(PATIENCE_S)
+        assert may_go.wait(TIMEOUT_SECONDS)
         return count(cluster, name)
 
     monkeypatch.setattr(stream_routes, "_count", slow_count)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=Limits(max_streams=1))) as gateway:
         with ThreadPoolExecutor() as pool:
-            first = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=PATIENCE_S)
-            assert waits.wait(PATIENCE_S)
-            second = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=PATIENCE_S)
-            wait((second,), timeout=PATIENCE_S / 4)  # it is refused while the first waits; or else both would go on
+            first = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=TIMEOUT_SECONDS)
+            assert waits.wait(TIMEOUT_SECONDS)
+            second = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=TIMEOUT_SECONDS)
+            wait(
+                (second,), timeout=TIMEOUT_SECONDS / 4
+            )  # it is refused while the first waits; or else both would go on
             may_go.set()
             assert [second.result().status_code, first.result().status_code] == [429, 404]
         for _ in range(2):  # places of streams that came to nothing are free again
-            with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=PATIENCE_S) as answer:
-                assert answer.status_code == 200
-            deadline = time.monotonic() + PATIENCE_S
+            with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=TIMEOUT_SECONDS) as response:
+                assert response.status_code == 200
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while httpx.get(f"{gateway.url}/topics/not-there/stream").status_code == 429:  # until it is seen to be gone
                 assert time.monotonic() < deadline
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
+def test_curl_reads_a_stream(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
     put("hello")
     command = ["curl", "-sN", f"{gateway.url}/topics/{topic}/stream?from=earliest&format=text"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as curl:

@@ -10,7 +10,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tests.system.console.conftest import chromium  # noqa: F401
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -22,20 +22,20 @@ FOLLOW = """() => {
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def test_event_source(broker: EmbeddedBroker, chromium: str) -> None:  # noqa: F811
+def test_an_event_source_of_a_browser_reads_a_stream(broker: EmbeddedBroker, chromium: str) -> None:  # noqa: F811
     from playwright.sync_api import sync_playwright
 
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
 
     def put(value: str) -> None:
         producer.produce("watched", value)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     with Cluster(broker.bootstrap_servers) as cluster:
         cluster.create_topic("watched", 3)

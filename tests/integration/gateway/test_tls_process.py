@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tests.certificates import LOCAL_HOSTS, Authority, Files, Identity, authority
-from tests.integration.gateway.conftest import Answer
+from tests.integration.gateway.conftest import Response
 from tests.sasl import PASSWORD, Issuer, sasl_settings
 from tests.system.console.conftest import GatewayProcess
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.waiting import until as wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -96,15 +96,17 @@ class Secured:
         headers: dict[str, str] | None = None,
         certificate: Path | None = None,
         trusted: Path | None = None,
-    ) -> Answer:
+    ) -> Response:
         context = ssl.create_default_context(cafile=str(trusted or self.own.ca))
         if certificate is not None:
             context.load_cert_chain(certificate)
-        connection = http.client.HTTPSConnection(self.address, timeout=PATIENCE_S, context=context)
+        connection = http.client.HTTPSConnection(self.address, timeout=TIMEOUT_SECONDS, context=context)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers or {})
-            answer = connection.getresponse()
-            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+            response = connection.getresponse()
+            return Response(
+                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+            )
         finally:
             connection.close()
 
@@ -114,7 +116,7 @@ class Secured:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         host, _, port = self.address.rpartition(":")
         with (
-            socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain,
+            socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as plain,
             context.wrap_socket(plain) as wrapped,
         ):
             return wrapped.getpeercert(binary_form=True) or b""
@@ -153,9 +155,9 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def topics(answer: Answer) -> list[str]:
-    assert answer.status == 200, answer.body
-    return [row["name"] for row in answer.json["topics"]]
+def topics(response: Response) -> list[str]:
+    assert response.status == 200, response.body
+    return [row["name"] for row in response.json["topics"]]
 
 
 # Bearer tokens
@@ -238,7 +240,7 @@ def test_a_session_of_one_certificate_does_not_become_that_of_another(
     billing = own_clients.client("billing").write(tmp_path, "billing").keystore
     context = ssl.create_default_context(cafile=str(secured.own.ca))
     context.load_cert_chain(billing)
-    connection = http.client.HTTPSConnection(secured.address, timeout=PATIENCE_S, context=context)
+    connection = http.client.HTTPSConnection(secured.address, timeout=TIMEOUT_SECONDS, context=context)
     for headers, status in (({}, 200), ({"Authorization": "Basic bm86bm8="}, 401), ({}, 200)):
         connection.request("GET", "/topics", headers=headers)
         response = connection.getresponse()
@@ -275,9 +277,9 @@ def test_an_authority_that_is_removed_is_not_trusted_any_more(
 
 def test_browsers_are_told_to_use_https_only(secured: Secured) -> None:
     for path, status in (("/livez", 200), ("/topics", 401), ("/console/sign-in", 200)):
-        answer = secured("GET", path)
-        assert answer.status == status
-        assert answer.headers["strict-transport-security"] == "max-age=31536000", path
+        response = secured("GET", path)
+        assert response.status == status
+        assert response.headers["strict-transport-security"] == "max-age=31536000", path
     sign_in = secured("GET", "/console/sign-in")
     assert "Secure" in sign_in.headers["set-cookie"] and "HttpOnly" in sign_in.headers["set-cookie"]
 
@@ -287,7 +289,7 @@ def test_new_certificates_are_taken_over_while_it_runs(secured: Secured, tmp_pat
         return identity.certificate.public_bytes(Encoding.DER)
 
     context = ssl.create_default_context(cafile=str(secured.own.ca))
-    kept = http.client.HTTPSConnection(secured.address, timeout=PATIENCE_S, context=context)
+    kept = http.client.HTTPSConnection(secured.address, timeout=TIMEOUT_SECONDS, context=context)
     kept.request("GET", "/livez")
     assert kept.getresponse().read()
     before = secured.shown_certificate()
@@ -316,7 +318,7 @@ def test_old_versions_of_tls_are_refused(secured: Secured) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     with (
-        socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain,
+        socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as plain,
         pytest.raises((ssl.SSLError, OSError)),
     ):
         context.wrap_socket(plain)

@@ -60,7 +60,9 @@ def can_log_in(kafka: SecuredKafka, name: str, password: str) -> bool:
             return False
 
 
-def test_users(http: httpx.Client, kafka: SecuredKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_users_are_created_listed_and_deleted(
+    http: httpx.Client, kafka: SecuredKafka, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     body = {"name": "otto", "password": "first-pass"}
     assert http.post("/users", json=body).status_code == 201
@@ -92,7 +94,7 @@ def test_tokens_are_listed_without_their_secret_and_expire(http: httpx.Client, k
     assert http.get("/tokens").json() == {"tokens": []}
 
 
-def test_quotas(http: httpx.Client) -> None:
+def test_quotas_are_set_and_read(http: httpx.Client) -> None:
     entity = {"user": "otto", "client-id": None}
     values = {"producer_byte_rate": 1000.0, "consumer_byte_rate": 2000.0}
     assert http.patch("/quotas", json={"entity": entity, "values": values, "dry_run": True}).status_code == 204
@@ -112,7 +114,7 @@ def test_quotas(http: httpx.Client) -> None:
         assert refused.status_code == 400 and says in refused.json()["message"], refused.text
 
 
-def test_which_acl_decides(http: httpx.Client, kafka: SecuredKafka) -> None:
+def test_explain_names_the_acl_that_decides(http: httpx.Client, kafka: SecuredKafka) -> None:
     asked = {"principal": "User:otto", "operation": "read", "resource_type": "topic", "resource_name": "orders"}
     denied = http.get("/acls/explain", params=asked).json()
     assert denied["allowed"] is False and denied["acl"] is None

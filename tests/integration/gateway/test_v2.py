@@ -14,7 +14,7 @@ from millstream.gateway.server import Gateway
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.test_produce import make_topic, read_all
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,7 +27,7 @@ def of(format_: str) -> str:
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         yield client
 
 
@@ -45,9 +45,9 @@ def post(http: httpx.Client, path: str, body: Any, type_: str = V2) -> httpx.Res
     return http.post(path, content=b"" if body is None else json.dumps(body), headers={"Content-Type": type_})
 
 
-def refused(answer: httpx.Response, status: int, code: int) -> None:
-    assert (answer.status_code, answer.json()["error_code"]) == (status, code), answer.text
-    assert set(answer.json()) == {"error_code", "message"}
+def refused(response: httpx.Response, status: int, code: int) -> None:
+    assert (response.status_code, response.json()["error_code"]) == (status, code), response.text
+    assert set(response.json()) == {"error_code", "message"}
 
 
 class Instance:
@@ -81,9 +81,9 @@ class Instance:
         found: list[dict[str, Any]] = []
 
         def enough() -> bool:
-            answer = self.get("records?timeout=5000&max_bytes=300000", headers={"Accept": of(self.format)})
-            assert answer.status_code == 200 and answer.headers["content-type"] == of(self.format), answer.text
-            found.extend(answer.json())
+            response = self.get("records?timeout=5000&max_bytes=300000", headers={"Accept": of(self.format)})
+            assert response.status_code == 200 and response.headers["content-type"] == of(self.format), response.text
+            found.extend(response.json())
             return len(found) >= count
 
         until(enough)
@@ -143,7 +143,7 @@ def test_produce_in_formats_without_schema(http: httpx.Client, broker: EmbeddedB
     assert (fourth.key(), fourth.value(), fifth.value()) == (b"k", "é".encode(), None)
 
 
-def test_produce_refused(http: httpx.Client, topic: str) -> None:
+def test_wrong_produce_requests_are_refused(http: httpx.Client, topic: str) -> None:
     good: dict[str, Any] = {"records": [{"value": {}}]}
     refused(post(http, f"/topics/{topic}", good, "application/json"), 415, 415)
     refused(post(http, f"/topics/{topic}", good, of("xml")), 415, 415)
@@ -238,7 +238,7 @@ def test_a_consumer_from_creation_to_deletion(
     refused(consumer.delete(), 404, 40403)
 
 
-def test_automatic_commits(http: httpx.Client, topic: str, group: str) -> None:
+def test_a_consumer_commits_automatically_when_it_leaves(http: httpx.Client, topic: str, group: str) -> None:
     """On by default, as in Kafka: what was read is committed when the consumer goes."""
     post(http, f"/topics/{topic}", {"records": [{"value": "Kg==", "partition": 0}] * 3}, of("binary"))
     first = Instance(http, group, **{"auto.offset.reset": "earliest"})
@@ -252,7 +252,7 @@ def test_automatic_commits(http: httpx.Client, topic: str, group: str) -> None:
     second.delete()
 
 
-def test_partitions_by_hand(http: httpx.Client, topic: str, group: str) -> None:
+def test_a_consumer_reads_partitions_assigned_by_hand(http: httpx.Client, topic: str, group: str) -> None:
     place = {"topic": topic, "partition": 1}
     consumer = Instance(http, group, **{"auto.offset.reset": "none", "enable.auto.commit": False})
     refused(consumer.post("assignments", {"partitions": [{"topic": "missing", "partition": 0}]}), 404, 40401)
@@ -270,7 +270,7 @@ def test_partitions_by_hand(http: httpx.Client, topic: str, group: str) -> None:
     consumer.delete()
 
 
-def test_a_pattern(http: httpx.Client, topic: str, group: str) -> None:
+def test_a_consumer_subscribes_to_a_pattern(http: httpx.Client, topic: str, group: str) -> None:
     consumer = Instance(http, group, format="text", **{"auto.offset.reset": "earliest"})
     assert consumer.post("subscription", {"topic_pattern": f"{topic[:-1]}."}).status_code == 204
     post(http, f"/topics/{topic}", {"records": [{"value": "hello", "partition": 0}]}, of("text"))

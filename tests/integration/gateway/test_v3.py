@@ -19,14 +19,14 @@ from millstream.gateway.http.request import BrokenStreamError, JsonSplitter, spl
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.test_produce import make_topic, read_all
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def api(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         (cluster,) = client.get("/v3/clusters").json()["data"]
         client.base_url = httpx.URL(f"{gateway.url}/v3/clusters/{cluster['cluster_id']}/")
         yield client
@@ -37,13 +37,13 @@ def topic(broker: EmbeddedBroker) -> str:
     return make_topic(broker, 2)
 
 
-def refused(answer: httpx.Response, status: int, code: int) -> None:
-    assert answer.status_code == status
-    assert set(answer.json()) == {"error_code", "message"} and answer.json()["error_code"] == code
+def refused(response: httpx.Response, status: int, code: int) -> None:
+    assert response.status_code == status
+    assert set(response.json()) == {"error_code", "message"} and response.json()["error_code"] == code
 
 
-def lines(answer: httpx.Response) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in answer.text.splitlines() if line]
+def lines(response: httpx.Response) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in response.text.splitlines() if line]
 
 
 def test_offsets_of_a_partition(api: httpx.Client, gateway: Gateway, topic: str) -> None:
@@ -69,7 +69,7 @@ def test_offsets_of_a_partition(api: httpx.Client, gateway: Gateway, topic: str)
     refused(api.get(f"topics/{topic}/partitions/2/offset"), 404, 404)
 
 
-def test_clusters_and_brokers(api: httpx.Client, gateway: Gateway) -> None:
+def test_clusters_and_brokers_are_listed(api: httpx.Client, gateway: Gateway) -> None:
     found = api.get(f"{gateway.url}/v3/clusters").json()
     assert found["kind"] == "KafkaClusterList" and found["metadata"] == {
         "self": f"{gateway.url}/v3/clusters",
@@ -89,7 +89,7 @@ def test_clusters_and_brokers(api: httpx.Client, gateway: Gateway) -> None:
     refused(api.get(f"{gateway.url}/v3/nothing"), 404, 404)
 
 
-def test_topics(api: httpx.Client) -> None:
+def test_topics_are_created_listed_and_deleted(api: httpx.Client) -> None:
     name = f"v3-{uuid4().hex[:8]}"
     body = {"topic_name": name, "partitions_count": 2, "replication_factor": 1}
     body |= {"configs": [{"name": "cleanup.policy", "value": "compact"}]}
@@ -130,7 +130,7 @@ def test_topics(api: httpx.Client) -> None:
     refused(api.post("topics", json={"topic_name": "x", "replication_factor": 9}), 400, 40002)
 
 
-def test_configs(api: httpx.Client, topic: str) -> None:
+def test_configs_of_a_topic_are_read_and_changed(api: httpx.Client, topic: str) -> None:
     configs = f"topics/{topic}/configs"
     found = api.get(configs).json()
     assert found["kind"] == "KafkaTopicConfigList" and all(row["topic_name"] == topic for row in found["data"])
@@ -160,7 +160,7 @@ def test_configs(api: httpx.Client, topic: str) -> None:
     assert api.delete("broker-configs/log.retention.ms").status_code == 204
 
 
-def test_groups(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_groups_and_their_lags_are_listed(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     group = f"v3-{uuid4().hex[:8]}"
     for number in range(5):
         api.post(f"topics/{topic}/records", json={"partition_id": 0, "value": {"type": "STRING", "data": str(number)}})
@@ -175,7 +175,7 @@ def test_groups(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     )
     try:
         consumer.subscribe([topic])
-        first, second = consumer.poll(PATIENCE_S), consumer.poll(PATIENCE_S)
+        first, second = consumer.poll(TIMEOUT_SECONDS), consumer.poll(TIMEOUT_SECONDS)
         assert first is not None and second is not None
         consumer.commit(message=second, asynchronous=False)
         found = api.get(f"consumer-groups/{group}").json()
@@ -199,7 +199,7 @@ def test_groups(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     refused(api.get(f"consumer-groups/{group}"), 404, 40403)
 
 
-def test_one_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_one_record_is_stored_as_sent(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     body = {
         "partition_id": 1,
         "headers": [{"name": "h", "value": base64.b64encode(b"\x01").decode()}],
@@ -207,9 +207,9 @@ def test_one_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> No
         "value": {"type": "JSON", "data": {"n": 1}},
         "timestamp": "2021-02-05T19:14:42Z",
     }
-    answer = api.post(f"topics/{topic}/records", json=body)
-    assert answer.status_code == 200
-    told = answer.json()
+    response = api.post(f"topics/{topic}/records", json=body)
+    assert response.status_code == 200
+    told = response.json()
     assert told.pop("cluster_id")
     assert told == {
         "error_code": 200,
@@ -224,7 +224,7 @@ def test_one_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> No
     assert (message.key(), message.value(), message.headers()) == (b"k\xff", b'{"n":1}', [("h", b"\x01")])
 
 
-def test_each_line_answers_its_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+def test_each_line_is_the_response_to_its_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     records = [{"value": {"type": "STRING", "data": str(number)}, "partition_id": 0} for number in range(50)]
     texts = [json.dumps(record) for record in records]
     texts[3] = '{"value": {"type": "BINARY", "data": "!"}}'
@@ -248,25 +248,25 @@ def test_each_line_answers_its_record(api: httpx.Client, broker: EmbeddedBroker,
     refused(api.post(f"topics/{topic}/records", content=""), 400, 400)
 
 
-def test_answers_come_while_records_are_still_sent(gateway: Gateway, api: httpx.Client, topic: str) -> None:
+def test_responses_come_while_records_are_still_sent(gateway: Gateway, api: httpx.Client, topic: str) -> None:
     path = httpx.URL(f"{api.base_url}topics/{topic}/records").path
     host, _, port = gateway.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: {gateway.address}\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head.encode())
-        answer = http.client.HTTPResponse(connection)
+        response = http.client.HTTPResponse(connection)
         for number in range(3):
             record = json.dumps({"partition_id": 0, "value": {"type": "JSON", "data": number}}).encode()
             for part in (record[:9], record[9:]):  # a record may come in pieces
                 connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
             if not number:
-                answer.begin()
-            assert json.loads(answer.readline())["offset"] == number
+                response.begin()
+            assert json.loads(response.readline())["offset"] == number
         connection.sendall(b"0\r\n\r\n")
-        assert answer.read().strip() == b""
+        assert response.read().strip() == b""
 
 
-def test_times(api: httpx.Client, broker: EmbeddedBroker) -> None:
+def test_timestamps_keep_their_milliseconds(api: httpx.Client, broker: EmbeddedBroker) -> None:
     """A millisecond is not lost on the way, and what librdkafka would take for now is refused."""
     topic = make_topic(broker, 1)
     times = {"1970-01-01T00:00:01.001Z": 1_001, "2023-11-14T22:13:20.123": 1_700_000_000_123}
@@ -278,7 +278,9 @@ def test_times(api: httpx.Client, broker: EmbeddedBroker) -> None:
     assert [row.timestamp()[1] for row in read_all(broker, topic, 2)] == list(times.values())
 
 
-def test_schemas(api: httpx.Client, gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None:
+def test_records_are_encoded_with_schemas(
+    api: httpx.Client, gateway: Gateway, broker: EmbeddedBroker, topic: str
+) -> None:
     avro = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "long"]}]})
     data = {"n": {"long": 7}}
     first = {"partition_id": 0, "value": {"type": "AVRO", "schema": avro, "data": data}}
@@ -378,18 +380,18 @@ def test_a_reassignment_is_started_or_refused(api: httpx.Client, topic: str) -> 
 
 
 def test_acls_without_an_authorizer_are_refused(api: httpx.Client) -> None:
-    answer = api.get("acls")
-    refused(answer, 400, 40002)
-    assert "authorizer" in answer.json()["message"]
+    response = api.get("acls")
+    refused(response, 400, 40002)
+    assert "authorizer" in response.json()["message"]
 
 
-def test_a_batch(api: httpx.Client, topic: str) -> None:
+def test_a_batch_has_a_status_for_each_record(api: httpx.Client, topic: str) -> None:
     entries: list[dict[str, Any]] = [{"id": str(n), "value": {"type": "STRING", "data": "x"}} for n in range(3)]
     entries[1]["value"]["data"] = 5
-    answer = api.post(f"topics/{topic}/records:batch", json={"entries": entries})
-    assert answer.status_code == 207
-    assert [row["id"] for row in answer.json()["successes"]] == ["0", "2"]
-    assert [(row["id"], row["error_code"]) for row in answer.json()["failures"]] == [("1", 400)]
+    response = api.post(f"topics/{topic}/records:batch", json={"entries": entries})
+    assert response.status_code == 207
+    assert [row["id"] for row in response.json()["successes"]] == ["0", "2"]
+    assert [(row["id"], row["error_code"]) for row in response.json()["failures"]] == [("1", 400)]
     refused(api.post(f"topics/{topic}/records:batch", json={"entries": [entries[0], entries[0]]}), 400, 400)
 
 

@@ -11,7 +11,7 @@ import pytest
 from millstream.pipeline.lineage import Columns, LineageEvents, LineageSender
 from millstream.pipeline.model import Lineage, Pipeline
 from tests.system.pipeline.definitions import SOURCE, look_at, messages, pipeline_text
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 SINKS = """
 out: {from: orders, topic: out}
@@ -126,7 +126,7 @@ def test_events_go_to_a_file_and_to_an_endpoint(pipeline: Pipeline, tmp_path: Pa
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_SECONDS)
     assert sender.problems == []
     assert got == [("/api/v1/lineage", "Bearer secret", event)] * 2
     assert [json.loads(line) for line in (tmp_path / "deep" / "lineage.jsonl").read_text().splitlines()] == [event] * 2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from millstream.raw_client import Cluster
 from millstream.testing.node_process import NodeProcess, free_ports
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 LISTENERS = {
@@ -88,8 +88,8 @@ class SecuredKafka:
                 salted = hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, _ITERATIONS)
                 row = {"name": name, "mechanism": number, "iterations": _ITERATIONS}
                 rows = [row | {"salt": salt, "salted_password": salted}]
-                answer = cluster.call("alter_user_scram_credentials", deletions=[], upsertions=rows)
-                assert [row.error_code for row in answer.results] == [0], answer
+                response = cluster.call("alter_user_scram_credentials", deletions=[], upsertions=rows)
+                assert [row.error_code for row in response.results] == [0], response
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def secured_millstream(directory: Path, more: Mapping[str, str] = {}) -> Iterato
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     file.chmod(0o600)
     arguments = ["--data-dir", str(directory / "data"), "--config", str(file), "--no-http"]
-    process = NodeProcess("the broker", arguments, directory / "broker.log", stop_timeout=PATIENCE_S)
+    process = NodeProcess("the broker", arguments, directory / "broker.log", stop_timeout=TIMEOUT_SECONDS)
     process.spawn()
     try:
         process.wait_until_ready(60)

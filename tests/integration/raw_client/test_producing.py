@@ -160,8 +160,8 @@ def test_a_transaction_must_know_where_its_batches_are(cluster: Cluster) -> None
                 producer.flush()
 
 
-def test_patience_ends() -> None:
-    """A broker that does not come back: the time is bounded, and the reason told."""
+def test_a_flush_gives_up_after_its_delivery_timeout() -> None:
+    """The broker does not come back; the error names it."""
     (batch,) = ArrowEncoder(Codec.NONE).encode(pa.record_batch({"value": ["x"]}))
     with EmbeddedBroker() as broker, Cluster(broker.bootstrap_servers) as cluster:
         cluster.create_topic("gone", 1, 1)

@@ -20,7 +20,7 @@ from millstream.raw_client import (
     WireError,
 )
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, values
 
 pytestmark = pytest.mark.timeout(300)
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def cluster(millstream_broker: EmbeddedBroker) -> Iterator[Cluster]:
-    with Cluster(millstream_broker.bootstrap_servers, timeout_s=PATIENCE_S) as cluster:
+    with Cluster(millstream_broker.bootstrap_servers, timeout_s=TIMEOUT_SECONDS) as cluster:
         yield cluster
 
 
@@ -49,7 +49,7 @@ def write(broker: EmbeddedBroker, place: TopicPartition, *records: bytes, timest
         assert wire.produce(place.topic, batch(*records, timestamp=timestamp), place.partition).error_code == 0
 
 
-def test_topics(cluster: Cluster, topic: str) -> None:
+def test_topics_have_partitions_and_leaders(cluster: Cluster, topic: str) -> None:
     found = cluster.topics([topic, "no-such-topic"])
     assert set(found) == {topic}
     assert [row.index for row in found[topic].partitions] == [0, 1, 2]
@@ -60,7 +60,9 @@ def test_topics(cluster: Cluster, topic: str) -> None:
     assert cluster.partitions_of(topic) == 3
 
 
-def test_offsets(cluster: Cluster, millstream_broker: EmbeddedBroker, topic: str, place: TopicPartition) -> None:
+def test_offsets_are_found_by_time_and_position(
+    cluster: Cluster, millstream_broker: EmbeddedBroker, topic: str, place: TopicPartition
+) -> None:
     write(millstream_broker, place, b"a", b"b", timestamp=1000)
     write(millstream_broker, place, b"c", timestamp=2000)
     empty = TopicPartition(topic, 0)
@@ -74,7 +76,9 @@ def test_offsets(cluster: Cluster, millstream_broker: EmbeddedBroker, topic: str
     assert cluster.offsets({}) == {}
 
 
-def test_fetch(cluster: Cluster, millstream_broker: EmbeddedBroker, place: TopicPartition) -> None:
+def test_fetch_returns_records_and_watermarks(
+    cluster: Cluster, millstream_broker: EmbeddedBroker, place: TopicPartition
+) -> None:
     write(millstream_broker, place, b"a", b"b")
     write(millstream_broker, place, b"c")
     fetched = cluster.fetch(place, 0, max_bytes=1 << 20, max_wait_ms=1000)
@@ -84,7 +88,9 @@ def test_fetch(cluster: Cluster, millstream_broker: EmbeddedBroker, place: Topic
     assert not cluster.fetch(place, 3, max_bytes=1 << 20, max_wait_ms=1).data
 
 
-def test_transactions(cluster: Cluster, millstream_broker: EmbeddedBroker, place: TopicPartition) -> None:
+def test_a_fetch_names_aborted_transactions(
+    cluster: Cluster, millstream_broker: EmbeddedBroker, place: TopicPartition
+) -> None:
     settings = {"bootstrap.servers": millstream_broker.bootstrap_servers, "transactional.id": place.topic}
     producer = confluent_kafka.Producer(settings)
     producer.init_transactions()
@@ -118,15 +124,15 @@ def test_a_fetch_that_waits_blocks_no_one(
         assert place.topic in cluster.topics([place.topic])
     assert waiter.is_alive()
     write(millstream_broker, place, b"at last")
-    waiter.join(PATIENCE_S)
+    waiter.join(TIMEOUT_SECONDS)
     assert got == [b"at last"]
 
 
 def test_offsets_out_of_range(cluster: Cluster, millstream_broker: EmbeddedBroker, place: TopicPartition) -> None:
     write(millstream_broker, place, b"a", b"b", b"c")
     row = {"partition_index": place.partition, "offset": 2}
-    answer = cluster.call("delete_records", topics=[{"name": place.topic, "partitions": [row]}], timeout_ms=5000)
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = cluster.call("delete_records", topics=[{"name": place.topic, "partitions": [row]}], timeout_ms=5000)
+    assert response.topics[0].partitions[0].error_code == 0
     for offset, why in ((0, "deleted"), (4, "not written yet")):
         with pytest.raises(OffsetOutOfRangeError, match=why) as caught:
             cluster.fetch(place, offset, max_bytes=1000, max_wait_ms=1)
@@ -134,7 +140,7 @@ def test_offsets_out_of_range(cluster: Cluster, millstream_broker: EmbeddedBroke
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_what_does_not_exist(millstream_broker: EmbeddedBroker, topic: str) -> None:
+def test_missing_topics_partitions_and_brokers_are_named(millstream_broker: EmbeddedBroker, topic: str) -> None:
     missing = TopicPartition("no-such-topic", 0)
     with Cluster(millstream_broker.bootstrap_servers, timeout_s=3) as cluster:
         for ask in (
@@ -186,13 +192,13 @@ def test_a_topic_created_again(cluster: Cluster, millstream_broker: EmbeddedBrok
 def test_a_deleted_topic_is_gone(cluster: Cluster, topic: str) -> None:
     assert topic in cluster.topics([topic])
     assert cluster.call("delete_topics", topics=[{"name": topic}], timeout_ms=9000).responses[0].error_code == 0
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while topic in cluster.topics() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert topic not in cluster.topics([topic])
 
 
-def test_create_topic_refusals(cluster: Cluster, topic: str) -> None:
+def test_create_topic_raises_the_error_of_the_broker(cluster: Cluster, topic: str) -> None:
     with pytest.raises(RefusedError) as caught:
         cluster.create_topic(topic, 1, 1)
     assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
@@ -204,7 +210,7 @@ def test_create_topic_refusals(cluster: Cluster, topic: str) -> None:
     assert caught.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_group_offsets(cluster: Cluster, topic: str, place: TopicPartition) -> None:
+def test_offsets_of_a_group_are_committed_and_read(cluster: Cluster, topic: str, place: TopicPartition) -> None:
     group = f"g-{topic}"
     assert cluster.committed_offsets(group, [place]) == {}
     cluster.commit_offsets(group, {place: 7})
@@ -221,7 +227,7 @@ def test_a_group_with_members_is_not_ours(
     consumer = confluent_kafka.Consumer({"bootstrap.servers": millstream_broker.bootstrap_servers, "group.id": group})
     try:
         consumer.subscribe([place.topic])
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not consumer.assignment() and time.monotonic() < deadline:
             consumer.poll(0.1)
         with pytest.raises(RefusedError, match="has members, which commit themselves"):
@@ -230,12 +236,12 @@ def test_a_group_with_members_is_not_ours(
         consumer.close()
 
 
-def test_calls(cluster: Cluster) -> None:
+def test_calls_reach_a_node_or_a_coordinator(cluster: Cluster) -> None:
     (broker,) = cluster.brokers()
     assert cluster.call("describe_cluster").cluster_id
     assert cluster.call("describe_log_dirs", node=broker.node_id, topics=None).results
     for _ in range(2):
-        answer = cluster.call_coordinator(
+        response = cluster.call_coordinator(
             "some-id",
             CoordinatorKind.TRANSACTION,
             "init_producer_id",
@@ -244,19 +250,19 @@ def test_calls(cluster: Cluster) -> None:
             producer_id=-1,
             producer_epoch=-1,
         )
-        assert answer.error_code == 0
+        assert response.error_code == 0
     with pytest.raises(WireError, match="no common version of fetch"):
         cluster.call("fetch", at_most=1)
 
 
-def test_requests_in_flight(cluster: Cluster, topic: str) -> None:
+def test_several_requests_are_in_flight_on_one_connection(cluster: Cluster, topic: str) -> None:
     (broker,) = cluster.brokers()
     with cluster.connection(broker.node_id) as connection:
         sent = [connection.send("metadata", {"topics": [{"name": topic}]}, 5) for _ in range(10)]
         assert all(connection.receive(each, 5).topics[0].name == topic for each in sent)
 
 
-def test_a_closed_cluster(millstream_broker: EmbeddedBroker) -> None:
+def test_a_closed_cluster_refuses_calls(millstream_broker: EmbeddedBroker) -> None:
     cluster = Cluster(millstream_broker.bootstrap_servers)
     cluster.topics([])
     cluster.close()

@@ -8,7 +8,7 @@ import pytest
 from millstream.raw_client import EARLIEST, LATEST, Cluster, RefusedError, TopicPartition, UnreachableError
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.topics import make_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, values
 
 pytestmark = pytest.mark.timeout(300)
@@ -62,7 +62,7 @@ def test_a_leader_that_dies_in_mid_read(nodes: EmbeddedCluster, place: TopicPart
         leader = cluster.leader_of(place).node_id
         nodes.kill(leader)
         go_on.set()
-        reader.join(PATIENCE_S)
+        reader.join(TIMEOUT_SECONDS)
         assert found == [b"%d" % number for number in range(BATCHES)]
         after = cluster.topics([place.topic])[place.topic].partitions[0]
         assert after.leader != leader

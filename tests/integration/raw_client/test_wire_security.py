@@ -37,8 +37,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         with Cluster(kafka.address("PLAINTEXT")) as cluster:
             cluster.create_topic(TOPIC, 1, 1)
             data = [{"name": TOPIC, "partition_data": [{"index": 0, "records": batch(b"hello")}]}]
-            answer = cluster.call("produce", at_most=12, acks=-1, timeout_ms=5000, topic_data=data)
-            assert answer.responses[0].partition_responses[0].error_code == 0
+            response = cluster.call("produce", at_most=12, acks=-1, timeout_ms=5000, topic_data=data)
+            assert response.responses[0].partition_responses[0].error_code == 0
         yield kafka
 
 
@@ -59,7 +59,7 @@ def trusting(kafka: SecuredKafka, protocol: str = "SSL") -> dict[str, str]:
     return {"security.protocol": protocol, "ssl.ca.location": kafka.certificates.trusted}
 
 
-def test_tls(kafka: SecuredKafka) -> None:
+def test_tls_connects_with_the_right_trust_only(kafka: SecuredKafka) -> None:
     check(kafka, "SSL", trusting(kafka))
     with open(kafka.certificates.trusted) as file:
         check(kafka, "SSL", {"security.protocol": "SSL", "ssl.truststore.certificates": file.read()})
@@ -78,7 +78,7 @@ def test_the_certificate_must_name_the_host(kafka: SecuredKafka) -> None:
         assert TOPIC in cluster.topics()
 
 
-def test_certificates_of_clients(kafka: SecuredKafka) -> None:
+def test_a_listener_that_requires_a_certificate_gets_one(kafka: SecuredKafka) -> None:
     certificates = kafka.certificates
     with pytest.raises(SetupError, match="requires one"):
         check(kafka, "MUTUAL", trusting(kafka))
@@ -93,7 +93,7 @@ def test_certificates_of_clients(kafka: SecuredKafka) -> None:
 
 
 @pytest.mark.parametrize(("listener", "protocol"), [("SASL", "SASL_PLAINTEXT"), ("SASLTLS", "SASL_SSL")])
-def test_sasl(kafka: SecuredKafka, listener: str, protocol: str) -> None:
+def test_plain_and_scram_log_in(kafka: SecuredKafka, listener: str, protocol: str) -> None:
     settings = trusting(kafka, protocol)
     plain = settings | {"sasl.mechanism": "PLAIN", "sasl.username": "alice"}
     check(kafka, listener, plain | {"sasl.password": "wonderland"})

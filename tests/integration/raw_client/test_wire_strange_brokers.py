@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from millstream.raw_client import Cluster, UnreachableError
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,12 +36,12 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_SECONDS)
         for each in kept:
             each.close()
 
 
-def answering(data: bytes) -> Callable[[socket.socket], None]:
+def responding(data: bytes) -> Callable[[socket.socket], None]:
     def serve(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(data)
@@ -67,15 +67,15 @@ def framed(correlation_id: int, body: bytes) -> bytes:
         (struct.pack(">ii", 1000, 1) + b"cut off", "closed the connection"),
     ],
 )
-def test_strange_answers(data: bytes, said: str) -> None:
-    with listening(answering(data)) as address, Cluster(address, timeout_s=3.0) as cluster:
+def test_a_response_that_is_not_kafkas_is_an_error(data: bytes, said: str) -> None:
+    with listening(responding(data)) as address, Cluster(address, timeout_s=3.0) as cluster:
         with pytest.raises(UnreachableError, match=said) as caught:
             cluster.topics()
         assert not caught.value.late
         assert address in str(caught.value)
 
 
-def test_silence() -> None:
+def test_a_silent_broker_is_late() -> None:
     with listening(lambda connection: None) as address, Cluster(address, timeout_s=0.5) as cluster:
         with pytest.raises(UnreachableError, match="no response in time") as caught:
             cluster.topics()
@@ -90,7 +90,7 @@ def test_every_address_is_named_with_its_reason() -> None:
         assert f"{silent}: no response in time" in str(caught.value)
 
 
-def test_a_name_that_is_none() -> None:
+def test_an_unknown_host_is_named_in_the_error() -> None:
     with Cluster("no-such-host.invalid:9092", timeout_s=0.3) as cluster, pytest.raises(UnreachableError) as caught:
         cluster.topics()
     assert "no-such-host.invalid:9092: " in str(caught.value)

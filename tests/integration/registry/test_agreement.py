@@ -31,7 +31,7 @@ def test_racing_registries_never_give_a_schema_two_ids_nor_an_id_two_schemas(
     start_registry: Callable[[], Registry],
 ) -> None:
     registries = [start_registry(), start_registry()]
-    answers: dict[tuple[str, int], set[tuple[int, int]]] = defaultdict(set)
+    responses: dict[tuple[str, int], set[tuple[int, int]]] = defaultdict(set)
     failures: list[BaseException] = []
     together = threading.Barrier(len(registries) * THREADS_EACH)
 
@@ -40,7 +40,7 @@ def test_racing_registries_never_give_a_schema_two_ids_nor_an_id_two_schemas(
             for number in range(ROUNDS):
                 together.wait(60)
                 stored = registry.register(parse_subject(subject), schema(number))
-                answers[subject, number].add((stored.id, stored.version))
+                responses[subject, number].add((stored.id, stored.version))
         except BaseException as error:
             failures.append(error)
             together.abort()
@@ -57,8 +57,10 @@ def test_racing_registries_never_give_a_schema_two_ids_nor_an_id_two_schemas(
         thread.join()
     assert not failures, failures
 
-    assert all(len(given) == 1 for given in answers.values()), "all who registered a schema got the same answer"
-    ids = {number: {next(iter(answers[f"subject-{which}", number]))[0] for which in (0, 1)} for number in range(ROUNDS)}
+    assert all(len(given) == 1 for given in responses.values()), "all who registered a schema got the same response"
+    ids = {
+        number: {next(iter(responses[f"subject-{which}", number]))[0] for which in (0, 1)} for number in range(ROUNDS)
+    }
     assert all(len(given) == 1 for given in ids.values()), "a schema has one id, whatever its subject"
     assert sorted(next(iter(given)) for given in ids.values()) == list(range(1, ROUNDS + 1)), "and no id is left out"
     newcomer = start_registry()

@@ -1,4 +1,4 @@
-"""Two registries on a cluster whose leader for `_schemas` is killed again and again: their answers stay true."""
+"""Two registries on a cluster whose leader for `_schemas` is killed again and again: their responses stay true."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ from millstream.registry.records import parse_subject
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
 from millstream.testing import EmbeddedCluster
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 KILLS = 3
@@ -27,7 +27,7 @@ def schema(number: int) -> SchemaRequest:
     return SchemaRequest(json.dumps({"type": "record", "name": "R", "fields": fields}))
 
 
-def test_answers_stay_true_while_leaders_are_killed() -> None:
+def test_responses_stay_true_while_leaders_are_killed() -> None:
     with ExitStack() as stack:
         nodes = stack.enter_context(EmbeddedCluster(3))
 
@@ -40,7 +40,7 @@ def test_answers_stay_true_while_leaders_are_killed() -> None:
 
         registries = [start_registry(), start_registry()]
         watch = stack.enter_context(Cluster(nodes.bootstrap_servers, timeout_s=60))
-        answers: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        responses: dict[int, set[tuple[int, int]]] = defaultdict(set)
         failures: list[BaseException] = []
         over = threading.Event()
 
@@ -53,7 +53,7 @@ def test_answers_stay_true_while_leaders_are_killed() -> None:
                     except RegistryError as error:
                         assert error.code in (50001, 50002), error.message
                         continue  # as a client would: the same again
-                    answers[number].add((stored.id, stored.version))
+                    responses[number].add((stored.id, stored.version))
                     number += 1
             except BaseException as error:
                 failures.append(error)
@@ -63,11 +63,11 @@ def test_answers_stay_true_while_leaders_are_killed() -> None:
             thread.start()
         try:
             for _ in range(KILLS):
-                before = len(answers)
+                before = len(responses)
                 leader = watch.leader_of(TopicPartition("_schemas", 0)).node_id
                 nodes.kill(leader)
-                until = time.monotonic() + PATIENCE_S
-                while len(answers) < before + 10 and not failures and time.monotonic() < until:
+                until = time.monotonic() + TIMEOUT_SECONDS
+                while len(responses) < before + 10 and not failures and time.monotonic() < until:
                     time.sleep(0.1)
                 nodes.start(leader)
                 watch.refresh_leader("_schemas")
@@ -76,11 +76,13 @@ def test_answers_stay_true_while_leaders_are_killed() -> None:
             for thread in threads:
                 thread.join()
         assert not failures, failures
-        assert len(answers) > 10 * KILLS, "they went on all the time"
-        assert all(len(given) == 1 for given in answers.values()), "both registries gave the same answers"
-        ids = [next(iter(given))[0] for given in answers.values()]
+        assert len(responses) > 10 * KILLS, "they went on all the time"
+        assert all(len(given) == 1 for given in responses.values()), "both registries gave the same responses"
+        ids = [next(iter(given))[0] for given in responses.values()]
         assert len(set(ids)) == len(ids), "no id was given to two schemas"
         newcomer = start_registry()
         kept = {(row.id, row.version): row.text for row in newcomer.versions(SUBJECT)}
-        for number, given in answers.items():
-            assert f'"field{number}"' in kept[next(iter(given))], "what was answered is there, and is what was sent"
+        for number, given in responses.items():
+            assert f'"field{number}"' in kept[next(iter(given))], (
+                "the version of the response has the schema of the request"
+            )

@@ -42,7 +42,7 @@ def expected(verdict: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "case"), CASES)
-def test_case(kind: str, case: dict[str, Any]) -> None:
+def test_each_case_has_the_expected_problems(kind: str, case: dict[str, Any]) -> None:
     old, new = parsed(kind, case["old"]), parsed(kind, case["new"])
     backward, forward = new.problems_reading(old), old.problems_reading(new)
     assert [problem.kind for problem in backward] == expected(case["backward"]), backward

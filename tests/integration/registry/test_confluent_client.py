@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", AuthlibDeprecationWarning)
@@ -51,14 +51,14 @@ def through_the_broker(broker: EmbeddedBroker, topic: str, values: list[bytes]) 
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for value in values:
         producer.produce(topic, value)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     consumer.subscribe([topic])
     read: list[bytes] = []
     try:
         while len(read) < len(values):
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None and message.error() is None
             found = message.value()
             assert found is not None
@@ -86,7 +86,9 @@ def order_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
 
 
-def test_avro(client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str) -> None:
+def test_confluents_client_reads_and_writes_avro(
+    client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str
+) -> None:
     name = f"avro{topic}"
     context = SerializationContext(name, MessageField.VALUE)
     write, write_2 = AvroSerializer(client, json.dumps(USER)), AvroSerializer(client, json.dumps(USER_2))
@@ -97,7 +99,9 @@ def test_avro(client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str) 
     assert client.get_versions(f"{name}-value") == [1, 2]
 
 
-def test_json(client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str) -> None:
+def test_confluents_client_reads_and_writes_json(
+    client: SchemaRegistryClient, broker: EmbeddedBroker, topic: str
+) -> None:
     name = f"json{topic}"
     context = SerializationContext(name, MessageField.VALUE)
     write, read = JSONSerializer(json.dumps(JSON_USER), client), JSONDeserializer(None, schema_registry_client=client)

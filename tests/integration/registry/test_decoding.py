@@ -56,11 +56,13 @@ def avro_record(schema_id: int, schema: Any, value: Any) -> bytes:
         (b"\x00\x00\x00\x00\x00\x00\x00\x05", "binary", "AAAAAAAAAAU="),
     ],
 )
-def test_without_a_schema(registry: Registry, data: bytes, kind: str, value: Any) -> None:
+def test_values_without_a_schema_are_decoded_by_their_look(
+    registry: Registry, data: bytes, kind: str, value: Any
+) -> None:
     assert Decoder(registry).decode(data) == Decoded(kind, value)
 
 
-def test_nothing(registry: Registry) -> None:
+def test_a_missing_value_is_null(registry: Registry) -> None:
     assert Decoder(registry).decode(None) == Decoded("null", None)
 
 
@@ -171,7 +173,7 @@ def test_three_bytes_do_not_become_a_billion_items(registry: Registry, items: An
     assert found.kind == "binary" and found.problem is not None and "without bytes" in found.problem
 
 
-def test_a_list_of_itself(registry: Registry) -> None:
+def test_recursive_avro_schemas_are_decoded(registry: Registry) -> None:
     tree = {"type": "record", "name": "Tree", "fields": [{"name": "kids", "type": {"type": "array", "items": "Tree"}}]}
     schema_id = register(registry, "tree", json.dumps(tree), "AVRO")
     found = Decoder(registry).decode(framing.prefix(schema_id) + b"\x02\x00\x00")
@@ -206,14 +208,14 @@ ORDER_BYTES = b"\x0b\x0a\x01a\x10\x02\x0c" + b"\x0b\x0a\x01b\x0c" + b"\x18\x02"
 ORDER = {"item": [{"name": "a", "count": 2}, {"name": "b"}], "total": 2}
 
 
-def test_groups_of_proto2(registry: Registry) -> None:
+def test_groups_of_proto2_are_decoded(registry: Registry) -> None:
     schema_id = register(registry, "groups", GROUPS, "PROTOBUF")
     assert "repeated group Item = 1 {" in registry.by_id(schema_id).text
     found = Decoder(registry).decode(framing.prefix(schema_id) + b"\x00" + ORDER_BYTES)
     assert found == Decoded("protobuf", ORDER, schema_id)
 
 
-def test_groups_as_columns(gateway: Gateway) -> None:
+def test_groups_of_proto2_become_columns(gateway: Gateway) -> None:
     url = gateway.url
     body = json.dumps({"schemaType": "PROTOBUF", "schema": GROUPS}).encode()
     headers = {"Content-Type": "application/json"}

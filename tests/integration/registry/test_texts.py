@@ -166,7 +166,7 @@ def test_a_bare_name_is_avro_too() -> None:
     assert AVRO.parse("string", []).canonical == '"string"'
 
 
-def test_avro_references() -> None:
+def test_a_referenced_avro_schema_is_only_named() -> None:
     user = Dependency("User", '{"type":"record","name":"User","namespace":"n","fields":[]}')
     text = '{"type":"record","name":"G","namespace":"n","fields":[{"name":"u","type":"User"}]}'
     schema = AVRO.parse(text, [user])

@@ -131,7 +131,7 @@ def test_a_registry_that_is_away_makes_no_record_bad(registry: TinyRegistry) -> 
     assert form.decode(pa.array([written(schema, {"id": 1}, number)]))[0].to_pylist() == [{"id": 1}]
 
 
-def test_references(registry: TinyRegistry) -> None:
+def test_avro_schemas_may_have_references(registry: TinyRegistry) -> None:
     base = record(("city", "string"), name="shop.Addr")
     whole = record(("home", "shop.Addr"), ("work", ["null", "shop.Addr"]), name="shop.Person")
     registry.register("addr", {"schema": json.dumps(base)})
@@ -171,7 +171,7 @@ def test_writing_registers_or_follows_the_latest(registry: TinyRegistry) -> None
         given.encode(pa.array([{"id": "x"}]))
 
 
-def test_single_values(registry: TinyRegistry) -> None:
+def test_single_avro_values_are_encoded(registry: TinyRegistry) -> None:
     form = make_format("avro", role="key", topic="orders", registry_url=registry.url)
     keys = form.encode(pa.array(["a", None, "b"]))
     assert json.loads(registry.schemas[0]["schema"]) == "string" and list(registry.subjects) == ["orders-key"]
@@ -192,7 +192,7 @@ def test_single_values(registry: TinyRegistry) -> None:
         (record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2})), "38 digits"),
     ],
 )
-def test_schemas_that_are_no_columns(schema: Any, reason: str) -> None:
+def test_avro_schemas_without_columns_are_refused(schema: Any, reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
         make_format("avro", options={"schema": json.dumps(schema)}).arrow_type()
     with pytest.raises(SchemaError, match="cannot be read"):

@@ -77,7 +77,7 @@ def value_of(topic: str) -> SerializationContext:
     return SerializationContext(topic, MessageField.VALUE)
 
 
-def test_avro(url: str, confluent: SchemaRegistryClient) -> None:
+def test_avro_is_that_of_confluents_serializers(url: str, confluent: SchemaRegistryClient) -> None:
     context = value_of("avro")
     theirs = AvroSerializer(confluent, AVRO)
     data = pa.array([theirs(row, context) for row in ROWS])
@@ -99,14 +99,14 @@ def test_an_avro_schema_that_we_made(url: str, confluent: SchemaRegistryClient) 
         )
 
 
-def test_keys(url: str, confluent: SchemaRegistryClient) -> None:
+def test_keys_are_those_of_confluents_serializers(url: str, confluent: SchemaRegistryClient) -> None:
     context = SerializationContext("keys", MessageField.KEY)
     keys = make_format("avro", role="key", topic="keys", registry_url=url).encode(pa.array(["a", None]))
     assert AvroDeserializer(confluent)(keys[0].as_py(), context) == "a"
     assert AvroSerializer(confluent, '"string"')("a", context) == keys[0].as_py()
 
 
-def test_json(url: str, confluent: SchemaRegistryClient) -> None:
+def test_json_is_that_of_confluents_serializers(url: str, confluent: SchemaRegistryClient) -> None:
     context = value_of("json")
     theirs = JSONSerializer(JSON, confluent)
     data = pa.array([theirs(row, context) for row in ROWS])
@@ -121,7 +121,7 @@ def message_class(schema: ResolvedSchema, name: str) -> Any:
     return message_factory.GetMessageClass(message_type(load_file(schema), name))
 
 
-def test_protobuf(url: str, confluent: SchemaRegistryClient) -> None:
+def test_protobuf_is_that_of_confluents_serializers(url: str, confluent: SchemaRegistryClient) -> None:
     context = value_of("protobuf")
     order = message_class(ResolvedSchema(PROTO, "PROTOBUF"), "Order")
     theirs = ProtobufSerializer(order, confluent, {"use.deprecated.format": False})

@@ -37,7 +37,7 @@ READ = {
 EMPTY: dict[str, Any] = dict.fromkeys(READ)
 
 
-def test_good_records_of_all_types() -> None:
+def test_json_records_of_all_types_are_decoded() -> None:
     values = pa.array([GOOD, None, b"{}", b'{"name": null}'])
     rows, errors = json_format().decode(values)
     assert rows.type == json_format().arrow_type()
@@ -296,12 +296,12 @@ def test_both_ways_of_reading_agree_on_what_is_required(records: list[Any]) -> N
         ({"properties": {"a": {"type": "text"}}}, "no type 'text'"),
     ],
 )
-def test_schemas_that_are_no_columns(schema: dict[str, Any], reason: str) -> None:
+def test_json_schemas_without_columns_are_refused(schema: dict[str, Any], reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
         json_format(json.dumps(schema)).arrow_type()
 
 
-def test_there_and_back(registry: TinyRegistry) -> None:
+def test_json_rows_are_encoded_and_decoded(registry: TinyRegistry) -> None:
     rows = pa.array([READ, None, EMPTY], json_format().arrow_type())
     bare = json_format().encode(rows)
     assert json.loads(bare[0].as_py())["at"] == "2024-05-06T05:08:09.500000Z"
@@ -320,7 +320,7 @@ def test_there_and_back(registry: TinyRegistry) -> None:
     assert errors.is_null().to_pylist() == [True, True, False]
 
 
-def test_single_values(registry: TinyRegistry) -> None:
+def test_single_json_values_are_encoded(registry: TinyRegistry) -> None:
     form = make_format("json", role="key", topic="orders", registry_url=registry.url)
     keys = form.encode(pa.array(["a", None]))
     assert keys.to_pylist() == [b'\x00\x00\x00\x00\x01"a"', None]

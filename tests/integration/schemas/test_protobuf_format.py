@@ -130,7 +130,7 @@ def test_the_registry_s_prefix_and_message_indexes(registry: TinyRegistry) -> No
     assert "no schema registry prefix" in texts[4] and "a message index of 2 levels" in texts[5]
 
 
-def test_references(registry: TinyRegistry) -> None:
+def test_protobuf_schemas_may_have_references(registry: TinyRegistry) -> None:
     base = 'syntax = "proto3"; package common; message Money { int64 cents = 1; }'
     whole = 'syntax = "proto3"; import "common/money.proto"; message Sale { common.Money price = 1; }'
     registry.register("money", {"schema": base, "schemaType": "PROTOBUF"})
@@ -161,7 +161,7 @@ def test_a_schema_is_never_made_up(registry: TinyRegistry) -> None:
         ('syntax = "proto3"; import "x.proto"; message A { int32 a = 1; }', None, "cannot be compiled.*x.proto"),
     ],
 )
-def test_schemas_that_are_no_columns(text: str, message: str | None, reason: str) -> None:
+def test_protobuf_schemas_without_columns_are_refused(text: str, message: str | None, reason: str) -> None:
     options = {"schema": text} if message is None else {"schema": text, "message": message}
     with pytest.raises(SchemaError, match=reason):
         make_format("protobuf", options=options).arrow_type()

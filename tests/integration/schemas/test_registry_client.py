@@ -62,7 +62,7 @@ def test_failures_of_the_server_are_tried_again(registry: TinyRegistry) -> None:
     assert len(registry.requests) == 3
 
 
-def test_no_answer_is_an_error_after_a_while(registry: TinyRegistry) -> None:
+def test_no_response_is_an_error_after_a_while(registry: TinyRegistry) -> None:
     registry.failures = [(503, b"busy")] * 100
     with pytest.raises(RegistryUnreachableError, match=r"subject 's' within 0\.5 s .*HTTP 503 busy"):
         RegistryClient(registry.url, timeout_s=0.5).latest("s")
@@ -96,7 +96,7 @@ def test_refusals_are_not_tried_again(registry: TinyRegistry) -> None:
     assert len(registry.requests) == 3
 
 
-def test_signing_in(registry: TinyRegistry) -> None:
+def test_the_client_sends_its_credentials(registry: TinyRegistry) -> None:
     RegistryClient(registry.url, RegistryAuth("anna", "se:cret")).subjects()
     RegistryClient(registry.url, RegistryAuth(token="t0k")).subjects()
     RegistryClient(registry.url).subjects()
@@ -105,7 +105,7 @@ def test_signing_in(registry: TinyRegistry) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8081", "ftp://x", "http://"])
-def test_an_address_that_is_none(url: str) -> None:
+def test_a_wrong_registry_address_is_refused(url: str) -> None:
     with pytest.raises(SchemaError, match="http://localhost:8081"):
         RegistryClient(url)
 

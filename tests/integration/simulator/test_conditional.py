@@ -13,7 +13,7 @@ SCENARIOS = (Scenario.FAILOVER, Scenario.MIXED, Scenario.FAILOVER, Scenario.DISK
 
 
 @pytest.mark.timeout(600)
-def test_seeds() -> None:
+def test_conditional_appends_hold_for_each_scenario() -> None:
     results = [
         simulate(seed, Options(scenario=scenario, conditional=True)) for seed, scenario in enumerate(SCENARIOS, 701)
     ]
@@ -30,7 +30,7 @@ def test_a_refusal_is_final() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_many_seeds() -> None:
+def test_conditional_appends_hold_for_many_seeds() -> None:
     for seed in range(801, 841):
         result = simulate(seed, Options(conditional=True))
         assert result.ok, f"seed {seed}: {result.violation}"

@@ -21,7 +21,7 @@ FAULT_KINDS = 18
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))
-def test_seeds(first: int) -> None:
+def test_every_seed_keeps_the_invariants(first: int) -> None:
     seeds = range(first, min(first + AT_ONCE, SEEDS + 1))
     results = list(run_seeds(seeds, Options(), processes=os.cpu_count() or 1, niceness=NICENESS))
     failed = [f"seed {each.seed}: {each.violation}" for each in results if not each.ok]

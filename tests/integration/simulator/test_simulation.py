@@ -33,7 +33,7 @@ print(result.fingerprint, result.steps, result.acked)
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", [range(1, 5), pytest.param(range(5, 13), marks=pytest.mark.slow)], ids=str)
-def test_many_transactions(seeds: range) -> None:
+def test_transactions_keep_the_invariants(seeds: range) -> None:
     results = list(run_seeds(seeds, Options(scenario=Scenario.TRANSACTIONS), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     for what in ("committed", "aborted", "fenced", "cleanings"):
@@ -93,7 +93,7 @@ def test_a_single_node_without_power(seeds: range) -> None:
 
 @pytest.mark.timeout(300)
 @FEW
-def test_five_nodes(seeds: range) -> None:
+def test_five_nodes_keep_the_invariants(seeds: range) -> None:
     results = list(run_seeds(seeds, Options(nodes=5), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
 
@@ -107,7 +107,7 @@ def test_controllers_apart_from_brokers(seeds: range) -> None:
 
 @pytest.mark.timeout(300)
 @FEW
-def test_clusters_with_tls(seeds: range) -> None:
+def test_clusters_with_tls_keep_the_invariants(seeds: range) -> None:
     results = list(run_seeds(seeds, Options(tls=True), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert sum(each.acked for each in results) > 40 * len(seeds)
@@ -178,7 +178,7 @@ def test_other_seeds_are_other_runs() -> None:
     assert simulate(1, short).fingerprint != simulate(2, short).fingerprint
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["simulate", "--seed", "3", "--trace", "--fault-seconds", "3"]) == 0
     said = capsys.readouterr().out
     assert "1 seed: all invariants held" in said

@@ -10,11 +10,11 @@ import pytest
 
 import millstream
 from millstream.testing import EmbeddedBroker, EmbeddedBrokerError
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -30,7 +30,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_life() -> None:
+def test_an_embedded_broker_starts_serves_and_stops() -> None:
     with EmbeddedBroker({"num.partitions": 3, "auto.create.topics.enable": False}) as broker:
         scratch = broker.data_dir.parent
         assert broker.running
@@ -91,7 +91,7 @@ def test_a_broker_that_is_not_ready_in_time() -> None:
     broker.close()
 
 
-def test_misuse() -> None:
+def test_use_outside_of_a_with_statement_is_an_error() -> None:
     broker = EmbeddedBroker()
     with pytest.raises(EmbeddedBrokerError, match="with EmbeddedBroker"):
         _ = broker.bootstrap_servers

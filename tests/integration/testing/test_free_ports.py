@@ -11,7 +11,7 @@ import pytest
 
 from millstream.testing import EmbeddedBroker, EmbeddedCluster, embedded, embedded_cluster, node_process
 from millstream.testing.node_process import PortTakenError, free_port_range, free_ports
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 OTHERS = "from millstream.testing.node_process import free_ports; print(*free_ports(3), flush=True); input()"
 
@@ -28,7 +28,7 @@ def test_two_processes_never_choose_the_same() -> None:
         assert other.stdout is not None
         theirs = {int(port) // 100 for port in other.stdout.readline().split()}
         ours = {port // 100 for port in free_ports(3)}
-        other.communicate("\n", timeout=PATIENCE_S)
+        other.communicate("\n", timeout=TIMEOUT_SECONDS)
     assert not theirs & ours
 
 
@@ -38,7 +38,7 @@ def test_a_process_with_another_temporary_directory_never_chooses_the_same(tmp_p
     seen = "from millstream.testing import node_process as n; n._range = lambda: range({0}, {0} + 1); n.free_ports(1)"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", seen.format(ours)]
-    other = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    other = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert "all 1 blocks of ports are reserved by other processes" in other.stderr
 
 

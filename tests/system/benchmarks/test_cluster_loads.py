@@ -71,8 +71,8 @@ def test_responses_are_read_as_the_schemas_write_them() -> None:
 
     row = {"partition_index": 0, "leader_id": 3, "leader_epoch": 9, "high_watermark": 1}
     quorum = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [row]}]}
-    answer = b"\0\0\0\1\0" + response_schema("describe_quorum").encode(quorum, 0)
-    assert cluster_wire.parse_quorum_leader(answer) == 3
+    response = b"\0\0\0\1\0" + response_schema("describe_quorum").encode(quorum, 0)
+    assert cluster_wire.parse_quorum_leader(response) == 3
 
 
 def test_a_promise_may_be_a_figure_instead_of_a_ratio() -> None:

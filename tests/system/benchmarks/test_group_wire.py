@@ -47,7 +47,7 @@ def test_sync_carries_each_assignment() -> None:
     assert [(each.member_id, each.assignment) for each in request.assignments] == [("me", share)]
 
 
-def test_heartbeat_and_leave() -> None:
+def test_heartbeat_and_leave_are_encoded_as_kafka_does() -> None:
     beat = _read(group_wire.heartbeat("group", 4, "me"), "heartbeat.v4", "HeartbeatRequest")
     assert (beat.group_id, beat.generation_id, beat.member_id) == ("group", 4, "me")
     gone = _read(group_wire.leave("group", ["me", "you"]), "leave_group.v5", "LeaveGroupRequest")

@@ -40,7 +40,7 @@ def test_a_name_may_stand_for_several_loads() -> None:
         ["--beside", sys.executable, "--only", "cores"],
     ],
 )
-def test_it_refuses_what_makes_no_sense(arguments: list[str]) -> None:
+def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
     assert CliRunner().invoke(application, arguments).exit_code == 2
 
 

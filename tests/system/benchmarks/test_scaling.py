@@ -31,7 +31,7 @@ def test_processes_of_a_node(tmp_path: Path) -> None:
         target.stop()
 
 
-def test_page_and_charts(tmp_path: Path) -> None:
+def test_the_page_and_its_charts_are_written(tmp_path: Path) -> None:
     series = Series("partitions", "Small requests", "partitions", "µs", [1, 10])
     for point, ours, theirs in ((1, 10.0, 20.0), (10, 12.0, 18.0)):
         series.add("millstream", point, ours)

@@ -9,7 +9,7 @@ from benchmarks import branch, tier
 from tools import apache_kafka, install_test_clients
 
 
-def test_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tier_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         install_test_clients.versitygw()
     except apache_kafka.ToolchainMissingError as reason:
@@ -21,7 +21,7 @@ def test_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(value > 0 for value in results.values()), results
 
 
-def test_branch(tmp_path: Path) -> None:
+def test_the_branch_benchmark_copies_no_data(tmp_path: Path) -> None:
     results = branch.main(["--gigabytes", "3", "--save", str(tmp_path / "branch.json")])
     assert json.loads((tmp_path / "branch.json").read_text()) == results
     assert results["segments"] == results["gigabytes"] == 3

@@ -20,11 +20,11 @@ from tests.system.chaos.summary import Fault, Summary, unexplained
 from tests.system.chaos.workload import GROUP, NO_GROUP, RATE, TOPIC, Workload
 
 PARTITIONS = 6
-_CALM_S = 2.0
+_CALM_SECONDS = 2.0
 _ENOUGH = 200
 """Acknowledged records before the first fault."""
-_STALE_GRACE_S = 3.0
-"""After the end of a fault that allows stale reads: requests that were under way are answered by then."""
+_STALE_GRACE_SECONDS = 3.0
+"""After the end of a fault that allows stale reads: requests that were under way have responses by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
         workload = Workload(cluster.client_settings, PARTITIONS, plan.seed, plan.rate, reads_history=plan.tiered)
         workload.start()
         now = workload.recorder.now
-        time.sleep(_CALM_S)
+        time.sleep(_CALM_SECONDS)
         # On a busy machine the clients begin late, and a fault that finds nothing to damage shows nothing.
         waiting.until(lambda: _acknowledged(workload) >= _ENOUGH, "the clients have written nothing")
         until = now() + plan.seconds
@@ -140,8 +140,8 @@ def _strike(nemesis: Nemesis, cluster: Cluster, workload: Workload) -> Fault:
         fault.in_sync_at = now()
     finally:
         if nemesis.stale_reads_allowed:
-            workload.recorder.stale_allowed(fault.struck_at, now() + _STALE_GRACE_S, nemesis.name)
-    time.sleep(_CALM_S)
+            workload.recorder.stale_allowed(fault.struck_at, now() + _STALE_GRACE_SECONDS, nemesis.name)
+    time.sleep(_CALM_SECONDS)
     fault.over_at = now()
     if nemesis.is_unseen:
         workload.problems += [

@@ -11,7 +11,7 @@ from tests.system.chaos.nodes import SYSTEMS, Node
 from tests.system.chaos.security import Security
 from tests.wire import Closed
 
-_ASK_TIMEOUT_S = 3.0
+_ASK_TIMEOUT_SECONDS = 3.0
 _TIERED_NODE = {
     "remote.log.storage.system.enable": "true",
     "remote.log.manager.task.interval.ms": "200",
@@ -73,7 +73,7 @@ class Cluster:
             for node in self.nodes.values():
                 node.start()
             for node in self.nodes.values():
-                node.wait_until_it_answers()
+                node.wait_until_it_responds()
             self._wait(self._all_registered, 60.0, "not all brokers are in the metadata")
         except BaseException:
             self.close()
@@ -103,7 +103,7 @@ class Cluster:
     def add_client(self, topic: str, *groups: str) -> None:
         """In a secured cluster, the user of the workload."""
         if self.security is not None:
-            with next(iter(self.nodes.values())).connect(_ASK_TIMEOUT_S) as wire:
+            with next(iter(self.nodes.values())).connect(_ASK_TIMEOUT_SECONDS) as wire:
                 self.security.add_client(wire, topic, groups)
 
     def create_topic(self, name: str, partitions: int) -> None:
@@ -116,8 +116,8 @@ class Cluster:
             "replication_factor": replicas,
             "configs": [{"name": setting, "value": value} for setting, value in configs.items()],
         }
-        answer = self._ask_anyone("create_topics", 7, topics=[topic], timeout_ms=20_000, validate_only=False)
-        (row,) = answer.topics
+        response = self._ask_anyone("create_topics", 7, topics=[topic], timeout_ms=20_000, validate_only=False)
+        (row,) = response.topics
         if row.error_code:
             raise RuntimeError(f"creating {name}: error {row.error_code} {row.error_message}")
         self.wait_until_in_sync(name)
@@ -135,16 +135,16 @@ class Cluster:
     def controller(self) -> int:
         """The node that leads the metadata quorum."""
         wanted = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
-        answer = self._ask_anyone("describe_quorum", 0, topics=wanted)
-        if answer.error_code or answer.topics[0].partitions[0].error_code:
-            raise RuntimeError(f"describe_quorum: error {answer.error_code}")
-        return int(answer.topics[0].partitions[0].leader_id)
+        response = self._ask_anyone("describe_quorum", 0, topics=wanted)
+        if response.error_code or response.topics[0].partitions[0].error_code:
+            raise RuntimeError(f"describe_quorum: error {response.error_code}")
+        return int(response.topics[0].partitions[0].leader_id)
 
     def coordinator(self, key: str, key_type: int) -> int:
         """The node that coordinates a group (0) or a transactional id (1)."""
         for _ in range(100):
-            answer = self._ask_anyone("find_coordinator", 4, key_type=key_type, coordinator_keys=[key])
-            (row,) = answer.coordinators
+            response = self._ask_anyone("find_coordinator", 4, key_type=key_type, coordinator_keys=[key])
+            (row,) = response.coordinators
             if row.error_code == 0:
                 return int(row.node_id)
             time.sleep(0.1)
@@ -154,11 +154,11 @@ class Cluster:
         """Up or down; any broker passes it on to the controller."""
         for upgrade_type in (1, 2):  # an upgrade, or else a safe downgrade
             change = {"feature": name, "max_version_level": level, "upgrade_type": upgrade_type}
-            answer = self._ask_anyone("update_features", 1, timeout_ms=20_000, feature_updates=[change])
-            code = answer.error_code or next((row.error_code for row in answer.results), 0)
+            response = self._ask_anyone("update_features", 1, timeout_ms=20_000, feature_updates=[change])
+            code = response.error_code or next((row.error_code for row in response.results), 0)
             if code == 0:
                 return
-        raise RuntimeError(f"update_features of {name} to {level}: error {code} {answer}")
+        raise RuntimeError(f"update_features of {name} to {level}: error {code} {response}")
 
     def wait_until_in_sync(self, topic: str, timeout_s: float = 60.0) -> float:
         """Until every node says that every replica of every partition is in sync; how long that took."""
@@ -166,10 +166,10 @@ class Cluster:
 
     def _out_of_sync(self, topic: str) -> str:
         for node in self.nodes.values():
-            answer = _ask(node, "metadata", 12, topics=[{"name": topic}])
-            rows = self._partitions(answer)
-            if not rows or len(answer.brokers) < len(self.nodes):
-                return f"node {node.number} knows {len(answer.brokers)} brokers and {len(rows)} partitions"
+            response = _ask(node, "metadata", 12, topics=[{"name": topic}])
+            rows = self._partitions(response)
+            if not rows or len(response.brokers) < len(self.nodes):
+                return f"node {node.number} knows {len(response.brokers)} brokers and {len(rows)} partitions"
             for row in rows:
                 if row.error_code or set(row.isr_nodes) != set(row.replica_nodes):
                     replicas = f"in sync are {row.isr_nodes} of {row.replica_nodes}"
@@ -189,8 +189,8 @@ class Cluster:
         return self._ask_anyone("metadata", 12, topics=[{"name": topic}])
 
     @staticmethod
-    def _partitions(answer: Any) -> list[Any]:
-        (row,) = answer.topics
+    def _partitions(response: Any) -> list[Any]:
+        (row,) = response.topics
         return list(row.partitions)
 
     def _ask_anyone(self, api: str, version: int, **fields: Any) -> Any:
@@ -203,7 +203,7 @@ class Cluster:
                     except (OSError, Closed) as error:
                         problem = error
             time.sleep(0.25)
-        raise RuntimeError(f"nobody answers {api}: {problem!r}")
+        raise RuntimeError(f"no node responds to {api}: {problem!r}")
 
     def _wait(self, what_is_missing: Callable[[], str], timeout_s: float, reproach: str) -> float:
         """Until nothing is missing."""
@@ -212,7 +212,7 @@ class Cluster:
             try:
                 missing = what_is_missing()
             except (OSError, Closed) as error:
-                missing = f"no answer ({error!r})"
+                missing = f"no response ({error!r})"
             if not missing:
                 return time.monotonic() - began
             if time.monotonic() - began > timeout_s:
@@ -221,5 +221,5 @@ class Cluster:
 
 
 def _ask(node: Node, api: str, version: int, **fields: Any) -> Any:
-    with node.connect(_ASK_TIMEOUT_S) as wire:
+    with node.connect(_ASK_TIMEOUT_SECONDS) as wire:
         return wire.call(api, version, **fields)

@@ -3,7 +3,7 @@
 A nemesis picks its victim when it strikes, from the cluster as it is then. Most hurt one node, as a cluster of three is
 built to bear; those that kill more leave the disks alone, so that service may stop but nothing may be lost.
 `stale_reads_allowed` marks faults in which a deposed leader may still be asked and does not know that it is one:
-Kafka lets it answer reads from what it has.
+Kafka lets it serve reads from what it has.
 """
 
 import json
@@ -117,7 +117,7 @@ class _KillSeveral(Nemesis):
             if not node.running:
                 node.start()
         for node in self.cluster.nodes.values():
-            node.wait_until_it_answers()
+            node.wait_until_it_responds()
 
 
 class KillMajority(_KillSeveral):
@@ -251,7 +251,7 @@ class RollingRestart(Nemesis):
             _stop(node)
             self.before_start(node)
             node.start()
-            node.wait_until_it_answers()
+            node.wait_until_it_responds()
             self.cluster.wait_until_in_sync(TOPIC)
             took.append(time.monotonic() - began)
         return "all nodes, " + ", ".join(f"{seconds:.1f}" for seconds in took) + " s"
@@ -607,7 +607,7 @@ def _append(path: Path, data: bytes) -> None:
 def _start_again(node: Node) -> None:
     if not node.running:
         node.start()
-        node.wait_until_it_answers()
+        node.wait_until_it_responds()
 
 
 ALL: tuple[type[Nemesis], ...] = (

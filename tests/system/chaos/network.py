@@ -1,7 +1,7 @@
 """Hosts for the nodes: each in a network namespace on one bridge, with links that can be cut in either direction.
 
 A link is cut by giving the sender a wrong hardware address for the receiver: packets leave and no one takes them, as
-with a dead cable, and unlike a firewall that answers. Clients are on the bridge itself and reach every node always.
+with a dead cable, and unlike a firewall that responds. Clients are on the bridge itself and reach every node always.
 `Loopback` has no links to cut, for machines without namespaces.
 """
 

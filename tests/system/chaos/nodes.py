@@ -16,8 +16,8 @@ from tests.system.chaos.security import Security
 from tests.wire import Closed, Wire
 from tools import apache_kafka
 
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_SECONDS = 120.0
+STOP_TIMEOUT_SECONDS = 30.0
 _REPOSITORY = REPOSITORY
 
 
@@ -99,11 +99,11 @@ class Node(ABC):
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(_REPOSITORY / "src"), **self.environment}
 
-    def wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
+    def wait_until_it_responds(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while not self._responds():
             if not self.running or time.monotonic() > deadline:
-                raise RuntimeError(f"node {self.number} does not answer; its log ends:\n{self.log_tail()}")
+                raise RuntimeError(f"node {self.number} does not respond; its log ends:\n{self.log_tail()}")
             time.sleep(0.05)
 
     def connect(self, timeout_s: float) -> Wire:
@@ -112,9 +112,9 @@ class Node(ABC):
             Wire(self.address, timeout_s) if self.security is None else self.security.connect(self.address, timeout_s)
         )
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         if self.security is None:
-            return apache_kafka.answers_api_versions(*self.kafka, timeout_s=1.0)
+            return apache_kafka.responds_to_api_versions(*self.kafka, timeout_s=1.0)
         try:
             self.connect(timeout_s=1.0).close()
         except (OSError, Closed):
@@ -156,7 +156,7 @@ class Node(ABC):
             process.send_signal(signal.SIGCONT)
             self.paused = False
         try:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(STOP_TIMEOUT_SECONDS)
             return True
         except subprocess.TimeoutExpired:
             process.kill()

@@ -53,12 +53,12 @@ def test_one_fault_of_each_kind(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_fault_once(tmp_path: Path) -> None:
+def test_histories_are_right_under_every_fault(tmp_path: Path) -> None:
     campaign(1, tmp_path)
 
 
 @pytest.mark.timeout(300)
-def test_a_secured_cluster(tmp_path: Path) -> None:
+def test_no_client_notices_new_certificates(tmp_path: Path) -> None:
     """New certificates for all nodes under load, which no client may notice."""
     campaign(1, tmp_path, "--secured", "--only", "ReplaceCertificates", *FEWER_RECORDS, seconds=1)
 
@@ -87,7 +87,7 @@ def test_a_tiered_topic_and_its_store(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", (4, 5))
-def test_upgrades_and_rollbacks(tmp_path: Path, seed: int) -> None:
+def test_histories_are_right_through_upgrades_and_rollbacks(tmp_path: Path, seed: int) -> None:
     """Nodes begin with the previous version and change between the two, with other faults at clusters of both; then
     the upgrade is ended."""
     try:
@@ -111,7 +111,7 @@ def test_data_that_is_really_lost_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(101, 107))
-def test_many_faults(tmp_path: Path, seed: int) -> None:
+def test_histories_are_right_under_many_faults(tmp_path: Path, seed: int) -> None:
     campaign(seed, tmp_path, seconds=150)
 
 

@@ -109,7 +109,7 @@ def reaches(sender, receiver):
 assert reaches(1, 2) and reaches(2, 1)
 network.cut(1, 2)
 assert not reaches(1, 2)
-assert not reaches(2, 1), "the answer does not come back"
+assert not reaches(2, 1), "the response does not come back"
 for node in (1, 2):
     socket.create_connection(network.kafka_address(node), 0.7).close()
 network.heal()

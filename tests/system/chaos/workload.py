@@ -46,14 +46,14 @@ _CLIENT_SETTINGS: dict[str, Any] = {
     "socket.timeout.ms": 10_000,
     "socket.connection.setup.timeout.ms": 3_000,
 }
-_MESSAGE_TIMEOUT_S = 120
+_MESSAGE_TIMEOUT_SECONDS = 120
 _PRODUCER_SETTINGS: dict[str, Any] = {
     **_CLIENT_SETTINGS,
     "acks": "all",
     "enable.idempotence": True,
     "linger.ms": 5,
     "request.timeout.ms": 5_000,
-    "message.timeout.ms": _MESSAGE_TIMEOUT_S * 1000,
+    "message.timeout.ms": _MESSAGE_TIMEOUT_SECONDS * 1000,
 }
 _CONSUMER_SETTINGS: dict[str, Any] = {
     **_CLIENT_SETTINGS,
@@ -70,7 +70,7 @@ _REFUSALS = (
 )
 _CONNECTION_ENDED = "Local: Broker transport failure"
 """In librdkafka's text of an error: no response came. A node that refuses a login sends a response."""
-_POLL_S = 0.2
+_POLL_SECONDS = 0.2
 RATE = 150.0
 
 
@@ -149,7 +149,7 @@ class ProducerWorker(Worker):
         if self._is_forgetful:
             producer.purge()
             producer.poll(0)
-        elif left := producer.flush(_MESSAGE_TIMEOUT_S + 15):
+        elif left := producer.flush(_MESSAGE_TIMEOUT_SECONDS + 15):
             self.problems.append(f"{producer_name} could not tell the outcome of {left} sends")
 
     def _send(self, producer: Producer, producer_name: str, partition: int) -> None:
@@ -160,7 +160,7 @@ class ProducerWorker(Worker):
             producer.produce(TOPIC, b"%d" % value, partition=partition, on_delivery=self._delivery(operation))
         except (BufferError, KafkaException):
             self.recorder.failed(operation)
-            producer.poll(_POLL_S)
+            producer.poll(_POLL_SECONDS)
 
     def _delivery(self, operation: Send) -> Callable[[KafkaError | None, Message], None]:
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -289,11 +289,11 @@ class GroupConsumer(Worker):
         operation = self.recorder.commit(name, GROUP, offsets)
         rows = [TopicPartition(TOPIC, partition, at) for partition, at in self._positions.items()]
         try:
-            answered = consumer.commit(offsets=rows, asynchronous=False)
+            committed = consumer.commit(offsets=rows, asynchronous=False)
         except KafkaException as problem:
             note_refusal(name, problem.args[0], self.problems)
             return
-        if answered is not None and all(each.error is None for each in answered):
+        if committed is not None and all(each.error is None for each in committed):
             self.recorder.committed(operation)
 
 
@@ -327,7 +327,7 @@ def poll(consumer: Consumer, name: str, recorder: Recorder, problems: list[str])
     """One poll, written down."""
     invoked_at = recorder.now()
     records = []
-    for message in consumer.consume(500, _POLL_S):
+    for message in consumer.consume(500, _POLL_SECONDS):
         if (error := message.error()) is not None:
             if error.code() == KafkaError._AUTO_OFFSET_RESET:
                 problems.append(f"{name}: {error.str()}")

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import install_test_clients
 
-ANSWER_TIMEOUT_S = 150
+RESPONSE_TIMEOUT_SECONDS = 150
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
-    """Whether the condition comes true: a cluster's answer to a change may come before its members know of it."""
+def eventually(condition: Callable[[], bool], timeout_s: float = TIMEOUT_SECONDS) -> bool:
+    """Whether the condition comes true: a cluster's response to a change may come before its members know of it."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -112,11 +112,11 @@ class ClientProgram:
         self.process.stdin.flush()
 
     def wait_for(self, event: str) -> None:
-        """Read up to the event; an answer that comes instead is an error."""
+        """Read up to the event; a response that comes instead is an error."""
         line = self._next_line()
         if line != {"event": event}:
             self._judge(line)
-            raise AssertionError(f"{self.name} answered before the event {event!r}")
+            raise AssertionError(f"{self.name} responded before the event {event!r}")
 
     def finish(self) -> dict[str, Any]:
         line = self._next_line()
@@ -138,7 +138,7 @@ class ClientProgram:
         batch_records: int = 10_000,
     ) -> list[dict[str, Any]]:
         """Write records; acks=all means an idempotent producer, as today's clients default to."""
-        answer = self.ask(
+        response = self.ask(
             "produce",
             bootstrap,
             topic=topic,
@@ -148,7 +148,7 @@ class ClientProgram:
             batch_records=batch_records,
             records=records,
         )
-        results: list[dict[str, Any]] = answer["results"]
+        results: list[dict[str, Any]] = response["results"]
         assert len(results) == len(records)
         return results
 
@@ -209,10 +209,10 @@ class ClientProgram:
 
     def _next_line(self) -> dict[str, Any]:
         try:
-            line = self._lines.get(timeout=ANSWER_TIMEOUT_S)
+            line = self._lines.get(timeout=RESPONSE_TIMEOUT_SECONDS)
         except queue.Empty:
             self.process.kill()
-            raise AssertionError(f"{self.name} did not answer; it said:\n{self._log_tail()}") from None
+            raise AssertionError(f"{self.name} did not respond; it said:\n{self._log_tail()}") from None
         if not line:
             raise AssertionError(f"{self.name} ended unexpectedly; it said:\n{self._log_tail()}")
         parsed: dict[str, Any] = json.loads(line)

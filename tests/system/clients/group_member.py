@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.system.clients.client_program import eventually
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka, install_test_clients
 from tools.install_test_clients import SOURCES, ClientProgram
 
@@ -134,7 +134,7 @@ def shared_evenly(members: list[GroupMember], partitions: int) -> bool:
     return taken == list(range(partitions)) and max(counts) - min(counts) <= 1
 
 
-def wait_until_shared(members: list[GroupMember], partitions: int, timeout_s: float = PATIENCE_S) -> None:
+def wait_until_shared(members: list[GroupMember], partitions: int, timeout_s: float = TIMEOUT_SECONDS) -> None:
     assert eventually(lambda: shared_evenly(members, partitions), timeout_s), [
         (member.assigned, member.process.poll(), member.said()) for member in members
     ]

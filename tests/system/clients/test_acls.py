@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from millstream.cli.main import main
 from tests.integration.node.security.secured_broker import Secured, options, secured_millstream
 from tests.system.cluster.kafka_tools import KafkaTools
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 TOPIC = "acls-orders"
 
@@ -45,7 +45,7 @@ def produced(secured: Secured, user: str, **more: object) -> KafkaError | None:
     results: list[KafkaError | None] = []
     producer = Producer(librdkafka(secured, user, **more))
     producer.produce(TOPIC, b"v", on_delivery=lambda error, _: results.append(error))
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     return results[0]
 
 
@@ -54,7 +54,7 @@ def consumed(secured: Secured, user: str, group: str) -> bytes:
     try:
         consumer.subscribe([TOPIC])
         while True:
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None, "no record and no error"
             error = message.error()
             if error is not None:
@@ -110,7 +110,7 @@ def test_commands_need_permission_themselves(secured: Secured) -> None:
 
 
 @pytest.mark.slow
-def test_kafka_acls_tool(secured: Secured, tmp_path: Path) -> None:
+def test_kafka_acls_adds_lists_and_removes(secured: Secured, tmp_path: Path) -> None:
     properties = tmp_path / "admin.properties"
     jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     properties.write_text(

@@ -107,7 +107,7 @@ def test_topic_cannot_be_created_twice(client: ClientProgram, topic: str, create
         pytest.skip(client.lacks["create_topic"])
     create_topic(client, topic)
     if client.name == "kafkajs":
-        # It answers "nothing was created" instead of failing.
+        # It responds "nothing was created" instead of failing.
         create_topic(client, topic)
         return
     with pytest.raises(ClientFailedError) as failure:
@@ -122,8 +122,8 @@ def test_unknown_topic_cannot_be_deleted(client: ClientProgram, bootstrap: str, 
 def test_records_are_deleted(client: ClientProgram, bootstrap: str, topic: str, create_topic: Create) -> None:
     create_topic(client, topic)
     client.produce(bootstrap, topic, ten_records())
-    answer = client.ask("delete_records", bootstrap, topic=topic, partition=0, offset=4)
-    assert answer["low_watermark"] == 4
+    response = client.ask("delete_records", bootstrap, topic=topic, partition=0, offset=4)
+    assert response["low_watermark"] == 4
     assert client.ask("list_offsets", bootstrap, topic=topic, partition=0, at="earliest")["offset"] == 4
     (first,) = client.consume(bootstrap, topic, 0, 1)
     assert first["offset"] == 4
@@ -138,8 +138,8 @@ def test_offsets_are_listed(
     writer.produce(bootstrap, topic, ten_records())
 
     def offset(at: str | int) -> int:
-        answer = client.ask("list_offsets", bootstrap, topic=topic, partition=0, at=at)
-        found: int = answer["offset"]
+        response = client.ask("list_offsets", bootstrap, topic=topic, partition=0, at=at)
+        found: int = response["offset"]
         return found
 
     assert offset("earliest") == 0
@@ -159,5 +159,5 @@ def test_offset_of_greatest_timestamp_is_listed(
         if "timestamp" in client.lacks:
             pytest.skip(client.lacks["timestamp"])
         client.produce(bootstrap, topic, [record(None, b"x", timestamp=FIRST_TIMESTAMP_MS + each)])
-    answer = client.ask("list_offsets", bootstrap, topic=topic, partition=0, at="max_timestamp")
-    assert answer["offset"] == 1
+    response = client.ask("list_offsets", bootstrap, topic=topic, partition=0, at="max_timestamp")
+    assert response["offset"] == 1

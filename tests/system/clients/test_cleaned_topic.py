@@ -114,7 +114,7 @@ def test_every_client_reads_it(
     assert latest == written.latest
 
 
-def test_kafka_dump_log(written: Written, kafka_tools: KafkaTools) -> None:
+def test_kafka_dump_log_reads_cleaned_segments(written: Written, kafka_tools: KafkaTools) -> None:
     suffixes = (".log", ".index", ".timeindex", ".txnindex")
     files = sorted(file for file in written.data_dir.iterdir() if file.suffix in suffixes)
     active = max(file.stem for file in files)

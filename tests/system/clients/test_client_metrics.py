@@ -41,7 +41,7 @@ def subscribed(kafka_tools: KafkaTools, broker: EmbeddedBroker) -> str:
     return "all"
 
 
-def test_librdkafka_pushes(broker: EmbeddedBroker, subscribed: str) -> None:
+def test_librdkafka_pushes_its_metrics(broker: EmbeddedBroker, subscribed: str) -> None:
     address = {"bootstrap.servers": broker.bootstrap_servers}
     producer = Producer({**address, "client.id": "rd-producer"})
     consumer = Consumer({**address, "client.id": "rd-consumer", "group.id": "g", "auto.offset.reset": "earliest"})

@@ -22,7 +22,7 @@ from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
 from tests.system.clients.group_member import PROGRAMS, GroupMember
 from tests.system.cluster.kafka_tools import KafkaTools
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 PARTITIONS = 6
@@ -91,7 +91,7 @@ class Reader:
     def close(self) -> None:
         if not self._over.is_set():
             self._over.set()
-            self._thread.join(PATIENCE_S)
+            self._thread.join(TIMEOUT_SECONDS)
             self._consumer.close()
 
 
@@ -115,7 +115,7 @@ def reader(quick: brokers.BrokerProcess, topic: str) -> Iterator[StartReader]:
 
 def make_topic(bootstrap: str, name: str, partitions: int = PARTITIONS) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(TIMEOUT_SECONDS)
 
 
 def lengthen_sessions(bootstrap: str, group: str) -> None:
@@ -123,7 +123,7 @@ def lengthen_sessions(bootstrap: str, group: str) -> None:
     entry = ConfigEntry("consumer.session.timeout.ms", "60000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_SECONDS)
 
 
 def write(bootstrap: str, topic: str, first: int, count: int) -> set[bytes]:
@@ -131,7 +131,7 @@ def write(bootstrap: str, topic: str, first: int, count: int) -> set[bytes]:
     values = [b"record-%05d" % number for number in range(first, first + count)]
     for number, value in enumerate(values):
         producer.produce(topic, value=value, partition=number % PARTITIONS)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     return set(values)
 
 
@@ -171,7 +171,7 @@ def test_new_partitions_are_read(quick: brokers.BrokerProcess, topic: str, reade
     two = [reader(), reader()]
     assert eventually(lambda: shared(two, topic, 2))
     admin = AdminClient({"bootstrap.servers": quick.bootstrap_servers})
-    admin.create_partitions([NewPartitions(topic, PARTITIONS)])[topic].result(PATIENCE_S)
+    admin.create_partitions([NewPartitions(topic, PARTITIONS)])[topic].result(TIMEOUT_SECONDS)
     assert eventually(lambda: shared(two, topic))
     written = write(quick.bootstrap_servers, topic, 0, 60)
     assert eventually(lambda: read_by(two) == written)
@@ -188,7 +188,7 @@ def test_a_regular_expression_finds_topics_that_come_later(
     make_topic(bootstrap, f"{topic}-two", 1)
     assert eventually(lambda: (f"{topic}-two", 0) in member.owned)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([f"{topic}-one"])[f"{topic}-one"].result(PATIENCE_S)
+    admin.delete_topics([f"{topic}-one"])[f"{topic}-one"].result(TIMEOUT_SECONDS)
     assert eventually(lambda: member.owned == {(f"{topic}-two", 0)})
 
 
@@ -253,8 +253,8 @@ def test_a_commit_of_an_older_epoch_is_refused(quick: brokers.BrokerProcess, top
 def committed(bootstrap: str, topic: str) -> int:
     """How many records of all partitions the group of the same name has committed."""
     looker = Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
-    count = len(looker.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
-    found = looker.committed([TopicPartition(topic, number) for number in range(count)], timeout=PATIENCE_S)
+    count = len(looker.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic].partitions)
+    found = looker.committed([TopicPartition(topic, number) for number in range(count)], timeout=TIMEOUT_SECONDS)
     looker.close()
     return sum(max(0, each.offset) for each in found)
 
@@ -350,7 +350,7 @@ def test_a_group_goes_over_and_back_member_by_member(
     admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def kind() -> str:
-        found = admin.list_consumer_groups().result(PATIENCE_S).valid
+        found = admin.list_consumer_groups().result(TIMEOUT_SECONDS).valid
         return next(group.type.name for group in found if group.group_id == topic)
 
     old = [classic(), classic()]

@@ -94,25 +94,25 @@ def test_segments_indexes_and_batches(stopped_data_dir: Path, dump: Dump) -> Non
     assert re.search(r"^timestamp: \d+ offset: \d+", said, re.MULTILINE), "no time index entry"
 
 
-def test_every_record(stopped_data_dir: Path, dump: Dump) -> None:
+def test_dump_log_reads_every_record(stopped_data_dir: Path, dump: Dump) -> None:
     said = dump(files_of(stopped_data_dir / f"{TOPIC}-0"), "--deep-iteration")
     offsets = [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", said, re.MULTILINE)]
     assert sorted(offsets) == list(range(RECORDS))
 
 
-def test_indexes_only(stopped_data_dir: Path, dump: Dump) -> None:
+def test_dump_log_verifies_the_indexes(stopped_data_dir: Path, dump: Dump) -> None:
     """The tool looks up every index entry in the log."""
     files = [file for file in files_of(stopped_data_dir / f"{TOPIC}-0") if file.suffix != ".log"]
     assert dump(files, "--verify-index-only").count("Dumping") == len(files)
 
 
-def test_index_sanity(stopped_data_dir: Path, dump: Dump) -> None:
+def test_indexes_pass_kafkas_sanity_check(stopped_data_dir: Path, dump: Dump) -> None:
     indexes = [file for file in files_of(stopped_data_dir / f"{TOPIC}-0") if file.suffix != ".log"]
     said = dump(indexes, "--index-sanity-check")
     assert said.count("passed sanity check") == len(indexes)
 
 
-def test_producer_snapshots(stopped_data_dir: Path, dump: Dump) -> None:
+def test_dump_log_reads_producer_snapshots(stopped_data_dir: Path, dump: Dump) -> None:
     snapshots = sorted((stopped_data_dir / f"{TOPIC}-0").glob("*.snapshot"))
     assert snapshots
     said = dump(snapshots)
@@ -124,7 +124,7 @@ def test_producer_snapshots(stopped_data_dir: Path, dump: Dump) -> None:
         assert expected in final, final
 
 
-def test_cluster_metadata(stopped_data_dir: Path, dump: Dump) -> None:
+def test_dump_log_decodes_the_metadata_log(stopped_data_dir: Path, dump: Dump) -> None:
     logs = sorted((stopped_data_dir / "__cluster_metadata-0").glob("*.log"))
     said = dump(logs, "--cluster-metadata-decoder")
     assert f'"type":"TOPIC_RECORD","version":0,"data":{{"name":"{TOPIC}"' in said
@@ -132,7 +132,7 @@ def test_cluster_metadata(stopped_data_dir: Path, dump: Dump) -> None:
     assert '"name":"segment.bytes","value":"1048576"' in said
 
 
-def test_live_directory(get_client: GetClient, tmp_path: Path, dump: Dump) -> None:
+def test_dump_log_reads_a_running_broker(get_client: GetClient, tmp_path: Path, dump: Dump) -> None:
     """The sealed segments and the log of the active one are whole while the broker runs."""
     broker = brokers.start_broker(tmp_path / "data")
     try:

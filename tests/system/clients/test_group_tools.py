@@ -13,7 +13,7 @@ from millstream.node.groups.coordinator import java_hash
 from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
 from tests.system.cluster.kafka_tools import KafkaTools
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -24,11 +24,11 @@ QUICK = apache_kafka.QUICK_START_OPTIONS
 
 def fill(bootstrap: str, topic: str, count: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(TIMEOUT_SECONDS)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(count):
         producer.produce(topic, value=f"value-{number}", partition=number % 2)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
 
 
 def consume_as_group(bootstrap: str, group: str, topic: str, count: int) -> None:
@@ -57,10 +57,10 @@ def table(text: str) -> list[dict[str, str]]:
 def committed(bootstrap: str, group: str) -> dict[int, int]:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (found,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    return {each.partition: each.offset for each in found.result(PATIENCE_S).topic_partitions}
+    return {each.partition: each.offset for each in found.result(TIMEOUT_SECONDS).topic_partitions}
 
 
-def test_consumer_groups_tool(kafka_tools: KafkaTools, bootstrap: str, topic: str) -> None:
+def test_kafka_consumer_groups_lists_describes_and_resets(kafka_tools: KafkaTools, bootstrap: str, topic: str) -> None:
     fill(bootstrap, topic, 20)
     consume_as_group(bootstrap, topic, topic, 20)
     listed = {row["GROUP"]: row["STATE"] for row in table(groups_tool(kafka_tools, bootstrap, "--list", "--state"))}
@@ -125,7 +125,7 @@ def test_lag_exporters_can_read_our_records(
     simple = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False})
     simple.commit(offsets=[TopicPartition(topic, 1, 7, metadata="nöte")], asynchronous=False)
     partition = java_hash(topic) % 50
-    _, end = simple.get_watermark_offsets(TopicPartition("__consumer_offsets", partition), timeout=PATIENCE_S)
+    _, end = simple.get_watermark_offsets(TopicPartition("__consumer_offsets", partition), timeout=TIMEOUT_SECONDS)
     simple.close()
     arguments = ["--bootstrap-server", bootstrap, "--topic", "__consumer_offsets", "--formatter", OFFSETS_READER]
     arguments += ["--partition", str(partition), "--offset", "earliest", "--max-messages", str(end)]

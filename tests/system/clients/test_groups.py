@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
 from tests.system.clients.group_member import PROGRAMS, GroupMember, wait_until_shared
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 PARTITIONS = 4
@@ -51,7 +51,7 @@ def start_member(quick_broker: brokers.BrokerProcess, topic: str, tmp_path: Path
 
 def make_topic(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(TIMEOUT_SECONDS)
 
 
 def write(bootstrap: str, topic: str, first: int, count: int) -> set[str]:
@@ -60,7 +60,7 @@ def write(bootstrap: str, topic: str, first: int, count: int) -> set[str]:
     values = [f"record-{number:05d}" for number in range(first, first + count)]
     for number, value in enumerate(values):
         producer.produce(topic, value=value, partition=number % PARTITIONS)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     return set(values)
 
 
@@ -68,14 +68,14 @@ def committed(bootstrap: str, group: str) -> dict[int, int]:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = ConsumerGroupTopicPartitions(group)
     (found,) = admin.list_consumer_group_offsets([wanted]).values()
-    return {each.partition: each.offset for each in found.result(PATIENCE_S).topic_partitions}
+    return {each.partition: each.offset for each in found.result(TIMEOUT_SECONDS).topic_partitions}
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
         return {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)[1]
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT_SECONDS)[1]
             for number in range(PARTITIONS)
         }
     finally:
@@ -136,7 +136,7 @@ def test_broker_killed_in_mid_consumption(
         ("java", "cooperative-sticky"),
     ],
 )
-def test_strategies(
+def test_every_strategy_shares_the_partitions(
     client: str, strategy: str, quick_broker: brokers.BrokerProcess, topic: str, start_member: StartMember
 ) -> None:
     bootstrap = quick_broker.bootstrap_servers

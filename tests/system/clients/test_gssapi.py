@@ -18,7 +18,7 @@ from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.kerberos import REALM, Realm, login_module
 from tests.sasl import MODULES, authenticate, handshake
 from tests.system.cluster.kafka_tools import KafkaTools
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 from tools import apache_kafka, install_test_clients
 
@@ -98,7 +98,7 @@ def config(directory: Path, keytab: Path, principal: str) -> str:
     return str(file)
 
 
-def test_java(tools: KafkaTools, bootstrap: str, client: Path, tmp_path: Path) -> None:
+def test_java_logs_in_by_kerberos(tools: KafkaTools, bootstrap: str, client: Path, tmp_path: Path) -> None:
     at = ("--bootstrap-server", bootstrap, "--topic", "by-java", "--command-config", config(tmp_path, client, "client"))
     tools("org.apache.kafka.tools.ConsoleProducer", *at, stdin="from java\n")
     assert "from java" in tools("kafka-console-consumer", *at, "--from-beginning", "--max-messages", "1")
@@ -134,7 +134,7 @@ def test_messages_that_are_no_tickets_end_the_login(bootstrap: str) -> None:
             assert [authenticate(wire, message).error_code for message in messages][-1] == 58
 
 
-def test_kcat(bootstrap: str, client: Path) -> None:
+def test_kcat_logs_in_by_kerberos(bootstrap: str, client: Path) -> None:
     try:
         install_test_clients.kcat_with_kerberos()
     except apache_kafka.ToolchainMissingError as reason:
@@ -151,7 +151,9 @@ def test_kcat(bootstrap: str, client: Path) -> None:
 
     def kcat(*arguments: str, stdin: str = "") -> str:
         command = ["kcat", *words, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, input=stdin, env=os.environ)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, input=stdin, env=os.environ
+        )
         return done.stdout + done.stderr
 
     assert "rror" not in kcat("-P", "-t", "by-kcat", stdin="from kcat")
@@ -176,10 +178,10 @@ def test_nodes_authenticate_to_each_other(realm: Realm) -> None:
             "sasl.password": "c",
         }
         admin = AdminClient(options)
-        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(PATIENCE_S)
+        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(TIMEOUT_SECONDS)
         producer, failures = Producer({**options, "acks": "all"}), []
         producer.produce("t", b"x", on_delivery=lambda error, _: failures.append(error))
-        assert producer.flush(PATIENCE_S) == 0 and failures == [None]
+        assert producer.flush(TIMEOUT_SECONDS) == 0 and failures == [None]
         for number in cluster.nodes:
             log = cluster.log_file(number).read_text()
             assert "login_failed" not in log and "Traceback" not in log, log[-3000:]

@@ -76,7 +76,9 @@ def round_trip(tools: KafkaTools, broker: EmbeddedBroker, config: str) -> str:
     return tools("kafka-console-consumer", *at, "--from-beginning", "--max-messages", "1")
 
 
-def test_a_token_service(tools: KafkaTools, broker: EmbeddedBroker, service: TokenService, tmp_path: Path) -> None:
+def test_java_gets_a_token_from_a_service(
+    tools: KafkaTools, broker: EmbeddedBroker, service: TokenService, tmp_path: Path
+) -> None:
     more = (
         "sasl.oauthbearer.client.credentials.client.id=java\nsasl.oauthbearer.scope=streams\n"
         f"sasl.oauthbearer.client.credentials.client.secret={SECRET}\n"
@@ -114,7 +116,7 @@ def test_a_session_is_renewed_by_re_authentication(
 
 
 @pytest.mark.parametrize("claims", [{"aud": "others"}, {"iss": "https://evil.test"}], ids=str)
-def test_a_refused_token(
+def test_java_shows_the_error_of_a_refused_token(
     tools: KafkaTools,
     broker: EmbeddedBroker,
     service: TokenService,

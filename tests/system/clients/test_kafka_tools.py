@@ -49,7 +49,7 @@ def writer(get_client: GetClient) -> ClientProgram:
     return get_client("confluent-kafka")
 
 
-def test_kafka_topics(tools: Tools, topic: str) -> None:
+def test_kafka_topics_creates_alters_and_describes(tools: Tools, topic: str) -> None:
     command = apache_kafka.TOPIC_COMMAND
     tools(command, "--create", "--topic", topic, "--partitions", "2", "--config", "segment.bytes=2097152")
     assert topic in tools(command, "--list").splitlines()
@@ -115,7 +115,7 @@ def test_console_producer_and_consumer(tools: Tools, topic: str, writer: ClientP
     assert read.splitlines() == lines
 
 
-def test_producer_performance(tools: Tools, topic: str, writer: ClientProgram) -> None:
+def test_producer_performance_sends_all_records(tools: Tools, topic: str, writer: ClientProgram) -> None:
     writer.ask("create_topic", tools.bootstrap, topic=topic, partitions=1, config={})
     said = tools.alone(
         apache_kafka.PRODUCER_PERFORMANCE,
@@ -126,7 +126,7 @@ def test_producer_performance(tools: Tools, topic: str, writer: ClientProgram) -
     assert end["offset"] == 20_000
 
 
-def test_consumer_performance(tools: Tools, topic: str, writer: ClientProgram) -> None:
+def test_consumer_performance_reads_all_records(tools: Tools, topic: str, writer: ClientProgram) -> None:
     """Joins a group, and reads a dozen partitions through one fetch session."""
     writer.ask("create_topic", tools.bootstrap, topic=topic, partitions=12, config={})
     records = [record(None, b"x" * 100, partition=number % 12) for number in range(1000)]
@@ -137,7 +137,7 @@ def test_consumer_performance(tools: Tools, topic: str, writer: ClientProgram) -
     assert "1000" in said.splitlines()[-1].split(", ")
 
 
-def test_broker_api_versions(tools: Tools) -> None:
+def test_java_knows_every_api_of_the_broker(tools: Tools) -> None:
     """Every API the broker offers is one the Java client knows, and the client finds a version it can use."""
     said = tools(apache_kafka.BROKER_API_VERSIONS_COMMAND)
     for api in ("Produce(0)", "Fetch(1)", "ListOffsets(2)", "Metadata(3)", "ApiVersions(18)", "InitProducerId(22)"):

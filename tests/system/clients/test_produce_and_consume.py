@@ -120,7 +120,7 @@ def test_offset_out_of_range_is_an_error_without_reset(
     assert failure.value.type == OUT_OF_RANGE[client.name], failure.value
 
 
-def test_seek_by_timestamp(
+def test_consumers_begin_at_a_timestamp(
     client: ClientProgram, bootstrap: str, topic: str, create_topic: Create, get_client: GetClient
 ) -> None:
     create_topic(client, topic)
@@ -176,7 +176,7 @@ def test_long_poll_wakes_on_new_data(
     create_topic(client, topic)
     writer = get_client("confluent-kafka" if client.name != "confluent-kafka" else "franz-go")
     writer.produce(bootstrap, topic, [record(None, b"before")])
-    # A broker that answers only when the wait is over would let the reader's own limit pass first.
+    # A broker that responds only when the wait is over would let the reader's own limit pass first.
     client.begin_consume(bootstrap, topic, 0, 1, start="latest", max_wait_ms=60_000, timeout_ms=20_000)
     client.wait_for("waiting")
     sent = record(b"key", b"news")
@@ -189,11 +189,13 @@ def test_pipelined_batches_are_all_written(
 ) -> None:
     create_topic(client, topic)
     count = 1000
-    answer = client.ask("stream", bootstrap, topic=topic, partition=0, count=count, interval_us=0, announce_after=-1)
+    response = client.ask("stream", bootstrap, topic=topic, partition=0, count=count, interval_us=0, announce_after=-1)
     if client.name == "kafkajs":
         # It promises no order between `send`s that were not awaited; each must still be there once.
-        assert sorted(answer["offsets"]) == list(range(count))
+        assert sorted(response["offsets"]) == list(range(count))
     else:
-        assert answer["offsets"] == list(range(count))
-    expected = [record(None, b"record-%06d" % i) for _, i in sorted(zip(answer["offsets"], range(count), strict=True))]
+        assert response["offsets"] == list(range(count))
+    expected = [
+        record(None, b"record-%06d" % i) for _, i in sorted(zip(response["offsets"], range(count), strict=True))
+    ]
     assert_same(client.consume(bootstrap, topic, 0, count), expected)

@@ -67,7 +67,7 @@ class Configs:
         (("--entity-type", "ips", "--entity-name", "192.0.2.7"), "connection_creation_rate"),
     ],
 )  # fmt: skip
-def test_kafka_configs(configs: Configs, entity: tuple[str, ...], key: str) -> None:
+def test_kafka_configs_sets_and_deletes_quotas(configs: Configs, entity: tuple[str, ...], key: str) -> None:
     configs("--alter", *entity, "--add-config", f"{key}=1000000")
     assert f"{key}=1000000.0" in configs("--describe", *entity)
     configs("--alter", *entity, "--delete-config", key)

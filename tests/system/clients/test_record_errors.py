@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tests.system.clients.conftest import GetClient
 from tests.system.clients.corpus import record
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 Create = Callable[..., None]
@@ -40,7 +40,9 @@ def _values(get_client: GetClient, bootstrap: str, topic: str, count: int) -> li
     return [base64.b64decode(each["value"]).decode() for each in read]
 
 
-def test_java(bootstrap: str, compacted: str, kafka: apache_kafka.KafkaDistribution, get_client: GetClient) -> None:
+def test_java_gets_an_error_for_each_record(
+    bootstrap: str, compacted: str, kafka: apache_kafka.KafkaDistribution, get_client: GetClient
+) -> None:
     log4j = f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2-tool.properties'}"
     command = ["java", "-Xmx256m", *apache_kafka.QUICK_START_OPTIONS, log4j, "-cp", kafka.classpath, str(_JAVA)]
     arguments = [bootstrap, compacted, str(COUNT), str(EVERY)]
@@ -53,7 +55,9 @@ def test_java(bootstrap: str, compacted: str, kafka: apache_kafka.KafkaDistribut
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_librdkafka(bootstrap: str, compacted: str, codec: str, get_client: GetClient) -> None:
+def test_librdkafka_gets_an_error_for_each_record(
+    bootstrap: str, compacted: str, codec: str, get_client: GetClient
+) -> None:
     settings = {"bootstrap.servers": bootstrap, "linger.ms": 900_000, "message.timeout.ms": 2 * _HOUR_MS}
     producer = Producer(settings | {"enable.idempotence": True, "compression.type": codec, "log_level": 0})
     outcomes: dict[int, KafkaError | None] = {}
@@ -66,7 +70,7 @@ def test_librdkafka(bootstrap: str, compacted: str, codec: str, get_client: GetC
 
             key = f"key-{number}" if number % EVERY else None
             producer.produce(compacted, f"value-{number}", key, 0, on_delivery=delivered)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     send(list(range(COUNT)))
     failed = {number: error.code() for number, error in outcomes.items() if error is not None}

@@ -16,7 +16,7 @@ import pytest
 from millstream.testing import EmbeddedBroker
 from tests.sasl import LISTENER, PASSWORD, Issuer, sasl_settings
 from tests.system.cluster.kafka_tools import KafkaTools
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka, install_test_clients
 
 SOURCES = Path(__file__).parent
@@ -104,7 +104,7 @@ def run(*command: str, environment: dict[str, str] | None = None, stdin: str = "
         command,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_SECONDS,
         env={**os.environ, **(environment or {})},
         input=stdin,
     )
@@ -122,7 +122,7 @@ def librdkafka_settings(broker: EmbeddedBroker, mechanism: str, user: str, passw
 
 
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_librdkafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_librdkafka_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     from confluent_kafka import Consumer, Producer
 
     name, password = secret(mechanism)
@@ -135,11 +135,11 @@ def test_librdkafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanis
     producer = Producer(settings)
     failures: list[object] = []
     producer.produce(topic, b"from librdkafka", on_delivery=lambda error, _: failures.append(error))
-    assert producer.flush(PATIENCE_S) == 0 and failures == [None]
+    assert producer.flush(TIMEOUT_SECONDS) == 0 and failures == [None]
     consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     try:
-        message = consumer.poll(PATIENCE_S)
+        message = consumer.poll(TIMEOUT_SECONDS)
         assert message is not None and message.error() is None and message.value() == b"from librdkafka"
     finally:
         consumer.close()
@@ -147,7 +147,7 @@ def test_librdkafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanis
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_kafka_python(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_kafka_python_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     from kafka import KafkaConsumer, KafkaProducer
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
@@ -175,7 +175,7 @@ def test_kafka_python(broker: EmbeddedBroker, secret: Secret, topic: str, mechan
 
 
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_aiokafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_aiokafka_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka.abc import AbstractTokenProvider
 
@@ -205,7 +205,7 @@ def test_aiokafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
-def test_kcat(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_kcat_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     """librdkafka before 2.8 sends a nonce by SCRAM that Kafka refuses since CVE-2024-56128 (3.7.2), and so do we."""
     try:
         install_test_clients.kcat()
@@ -223,7 +223,7 @@ def test_kcat(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str
 
 
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_kafkajs(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
+def test_kafkajs_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     try:
         environment = dict(install_test_clients.kafkajs().environment)
     except apache_kafka.ToolchainMissingError as reason:
@@ -252,13 +252,13 @@ def franz_go(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("mechanism", _EACH)
-def test_franz_go(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str, franz_go: str) -> None:
+def test_franz_go_logs_in(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str, franz_go: str) -> None:
     arguments = (broker.bootstrap_servers, topic, mechanism, *secret(mechanism))
     assert run(franz_go, *arguments) == "from franz-go"
 
 
 @pytest.mark.parametrize("mechanism", _EACH[:3])
-def test_java(
+def test_java_logs_in(
     broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str, kafka_tools: KafkaTools, tmp_path: Path
 ) -> None:
     config = java_config(tmp_path, mechanism, *secret(mechanism))
@@ -290,13 +290,13 @@ def test_kafka_configs_changes_and_removes_users(
         return kafka_tools("kafka-configs", *at, "--entity-type", "users", *arguments)
 
     configs("--alter", "--entity-name", "short", "--add-config", "SCRAM-SHA-512=[iterations=4096,password=x]")
-    described = cast(Any, admin.describe_user_scram_credentials(["short"]))["short"].result(PATIENCE_S)
+    described = cast(Any, admin.describe_user_scram_credentials(["short"]))["short"].result(TIMEOUT_SECONDS)
     assert [info.iterations for info in described.scram_credential_infos] == [4096]
     configs("--alter", "--entity-name", "short", "--delete-config", "SCRAM-SHA-512")
-    assert "short" not in cast(Any, admin.describe_user_scram_credentials()).result(PATIENCE_S)
+    assert "short" not in cast(Any, admin.describe_user_scram_credentials()).result(TIMEOUT_SECONDS)
 
 
-def test_kafka_delegation_tokens(
+def test_kafka_delegation_tokens_creates_renews_and_expires(
     broker: EmbeddedBroker, kafka_tools: KafkaTools, admin_config: str, tmp_path: Path
 ) -> None:
     def tokens(*arguments: str, config: str = admin_config) -> str:

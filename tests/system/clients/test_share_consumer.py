@@ -14,7 +14,7 @@ from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from millstream.testing.embedded import EmbeddedBroker
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 _numbers = itertools.count()
@@ -55,7 +55,7 @@ class Queue:
         producer = Producer({**self._address, "linger.ms": 20})
         for value in values:
             producer.produce(self.topic, value=value, key=key or value, headers=headers)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     @contextmanager
     def worker(self, mode: str = "explicit") -> Iterator[ShareConsumer]:
@@ -68,7 +68,7 @@ class Queue:
         finally:
             consumer.close()
 
-    def take(self, worker: ShareConsumer, count: int, seconds: float = PATIENCE_S) -> list[Any]:
+    def take(self, worker: ShareConsumer, count: int, seconds: float = TIMEOUT_SECONDS) -> list[Any]:
         """Polls until it got so many records; fewer only when the time is over."""
         messages: list[Any] = []
         deadline = time.monotonic() + seconds
@@ -87,7 +87,7 @@ class Queue:
         consumer = Consumer({**self._address, "group.id": f"reader-{next(_numbers)}", "auto.offset.reset": "earliest"})
         consumer.subscribe([topic])
         messages: list[Any] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while len(messages) < count and time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
@@ -131,7 +131,7 @@ def test_each_record_goes_to_one_of_the_workers(make_queue: MakeQueue) -> None:
     with queue.worker("implicit") as one, queue.worker("implicit") as two:
         queue.send(*sent)
         got: list[str] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while len(got) < len(sent) and time.monotonic() < deadline:
             got += values([each for each in (*one.poll(0.2), *two.poll(0.2)) if each.error() is None])
     assert Counter(got) == Counter(sent)
@@ -216,7 +216,7 @@ def test_latest_means_the_same_after_kill_9(broker: EmbeddedBroker, make_queue: 
         assert values(queue.take(worker, 1)) == ["after it began"]
 
 
-def test_dead_letters(make_queue: MakeQueue) -> None:
+def test_records_that_are_given_up_become_dead_letters(make_queue: MakeQueue) -> None:
     queue = make_queue()
     graveyard = f"dlq.{queue.topic}"
     queue.create(graveyard, errors_deadletterqueue_group_enable="true")
@@ -245,7 +245,7 @@ def test_dead_letters(make_queue: MakeQueue) -> None:
     assert b"limit" in dict(letters[b"hopeless"].headers())["__dlq.errors.message"]
 
 
-def test_key_order(make_queue: MakeQueue) -> None:
+def test_records_of_a_key_are_delivered_in_order(make_queue: MakeQueue) -> None:
     queue = make_queue()
     queue.configure(**{"share.key.order": "true"})
     keys, rounds = ("a", "b", "c"), 6
@@ -254,7 +254,7 @@ def test_key_order(make_queue: MakeQueue) -> None:
             queue.send(f"{key}{turn}", key=key)
     seen: dict[str, list[str]] = {key: [] for key in keys}
     with queue.worker() as one, queue.worker() as two:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         released = False
         while sum(map(len, seen.values())) < rounds * len(keys) and time.monotonic() < deadline:
             for worker in (one, two):
@@ -318,7 +318,7 @@ def test_a_confirmed_record_never_comes_back_through_kill_9(broker: EmbeddedBrok
     queue.send(*sent)
     confirmed: set[str] = set()
     deaths = [100, 250]
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     with queue.worker() as worker:
         while confirmed != sent and time.monotonic() < deadline:
             batch = [each for each in worker.poll(0.5) if each.error() is None]

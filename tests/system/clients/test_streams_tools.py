@@ -65,9 +65,9 @@ def run_member(wire: wires.Wire) -> int:
 
     def has_tasks() -> bool:
         nonlocal epoch
-        answer = beat(wire, epoch)
-        epoch = answer.member_epoch
-        return bool(answer.active_tasks)
+        response = beat(wire, epoch)
+        epoch = response.member_epoch
+        return bool(response.active_tasks)
 
     if not joined.active_tasks:
         until(has_tasks, "the member got no tasks")
@@ -146,7 +146,7 @@ def test_the_records_can_be_read_by_kafka(broker: EmbeddedBroker, kafka_tools: K
     broker.start()
 
 
-def test_the_feature(broker: EmbeddedBroker, kafka_tools: KafkaTools) -> None:
+def test_kafka_features_shows_the_streams_version(broker: EmbeddedBroker, kafka_tools: KafkaTools) -> None:
     described = kafka_tools("kafka-features", "--bootstrap-server", broker.bootstrap_servers, "describe")
     assert re.search(
         r"Feature: streams.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 1\s+FinalizedVersionLevel: 1",

@@ -72,12 +72,14 @@ def write_and_read(client: ClientProgram, bootstrap: str, topic: str) -> None:
     assert_same(client.consume(bootstrap, topic, 0, len(records)), records)
 
 
-def test_without_a_certificate(secured: ClientProgram, requested: str, node: Files) -> None:
+def test_clients_without_a_certificate_write_and_read(secured: ClientProgram, requested: str, node: Files) -> None:
     secured.security = security(node, None)
     write_and_read(secured, requested, f"tls-{secured.name}")
 
 
-def test_with_a_certificate(secured: ClientProgram, required: str, node: Files, own: Files) -> None:
+def test_clients_with_a_certificate_write_and_read(
+    secured: ClientProgram, required: str, node: Files, own: Files
+) -> None:
     secured.security = security(node, own)
     write_and_read(secured, required, f"tls-{secured.name}")
 

@@ -25,7 +25,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """`kafka-transactions.sh`; each answer is a table."""
+    """`kafka-transactions.sh`; each output is a table."""
 
     tools: KafkaTools
     bootstrap: str
@@ -68,7 +68,7 @@ def transactions(kafka_tools: KafkaTools, started: brokers.BrokerProcess) -> Tra
     return Transactions(kafka_tools, started.bootstrap_servers)
 
 
-def test_list_and_describe(transactions: Transactions) -> None:
+def test_kafka_transactions_lists_and_describes(transactions: Transactions) -> None:
     listed = {row["TransactionalId"]: row for row in transactions("list")}
     assert listed["ended"]["TransactionState"] == "CompleteCommit"
     assert listed["open"]["TransactionState"] == "Ongoing"
@@ -78,7 +78,7 @@ def test_list_and_describe(transactions: Transactions) -> None:
     assert row["TransactionTimeoutMs"] == "60000"
 
 
-def test_describe_producers(transactions: Transactions) -> None:
+def test_kafka_transactions_describes_producers(transactions: Transactions) -> None:
     rows = transactions("describe-producers", "--topic", TOPIC, "--partition", "0")
     # Three records and a marker for each that has ended.
     starts = {row["CurrentTransactionStartOffset"] for row in rows}
@@ -100,8 +100,8 @@ def test_a_hanging_transaction_is_found_and_aborted(transactions: Transactions, 
         )
         # The last version of which the leader adds nothing to a transaction by itself.
         rows = [{"name": TOPIC, "partition_data": [{"index": 1, "records": data}]}]
-        answer = wire.call("produce", 11, transactional_id="lost", acks=-1, timeout_ms=10_000, topic_data=rows)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        response = wire.call("produce", 11, transactional_id="lost", acks=-1, timeout_ms=10_000, topic_data=rows)
+        assert response.responses[0].partition_responses[0].error_code == 0
     held = reader.consume(transactions.bootstrap, TOPIC, 1, 1, isolation="read_committed", timeout_ms=1500)
     assert held == []
     (row,) = transactions("find-hanging", "--topic", TOPIC)
@@ -114,7 +114,9 @@ def test_a_hanging_transaction_is_found_and_aborted(transactions: Transactions, 
     assert read["offset"] == 2
 
 
-def test_what_is_on_disk(started: brokers.BrokerProcess, dump: Dump, get_client: GetClient) -> None:
+def test_dump_log_decodes_transactions_and_their_state(
+    started: brokers.BrokerProcess, dump: Dump, get_client: GetClient
+) -> None:
     """Last in this file: it ends the open transaction and stops the broker."""
     bootstrap = started.bootstrap_servers
     writer = get_client("confluent-kafka")

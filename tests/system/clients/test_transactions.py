@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.system.clients.client_program import ClientFailedError, ClientProgram, eventually
 from tests.system.clients.conftest import GetClient
 from tests.system.clients.corpus import record
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import install_test_clients
 
 Create = Callable[..., None]
@@ -131,7 +131,7 @@ def test_offsets_are_committed_with_the_transaction(
     look = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_committed"})
 
     def committed() -> int:
-        (found,) = look.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
+        (found,) = look.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_SECONDS)
         assert found.error is None
         return found.offset
 

@@ -22,7 +22,7 @@ Create = Callable[..., None]
 
 GOOD = batch(b"a", b"b", b"c")
 INVALID_RECORD = 87
-DELIVERY_S = 60
+DELIVERY_SECONDS = 60
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def refused_by_librdkafka(bootstrap: str, topic: str) -> tuple[list[int], KafkaE
     offsets: list[int] = []
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        while (message := consumer.poll(DELIVERY_S)) is not None:
+        while (message := consumer.poll(DELIVERY_SECONDS)) is not None:
             if message.error() is not None:
                 return offsets, message.error()
             offsets.append(message.offset() or 0)

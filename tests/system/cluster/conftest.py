@@ -1,4 +1,4 @@
-"""What the tests of real clusters share: clients that are patient, and a way to wait for a state."""
+"""What the tests of real clusters share: clients with long timeouts, and a way to wait for a state."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from millstream.testing import EmbeddedCluster
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 T = TypeVar("T")
 QUIET = {"log_level": 0}
@@ -24,7 +24,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-def eventually(check: Callable[[], T], *, seconds: float = PATIENCE_S) -> T:
+def eventually(check: Callable[[], T], *, seconds: float = TIMEOUT_SECONDS) -> T:
     """What `check` returns, once it does not raise AssertionError any more."""
     deadline = time.monotonic() + seconds
     while True:
@@ -43,8 +43,8 @@ def admin(address: str) -> AdminClient:
 def new_topic(address: str, name: str, partitions: int, replicas: int, config: Mapping[str, str] | None = None) -> None:
     """Asks the node at that address to create a topic."""
     new = NewTopic(name, partitions, replicas, config=dict(config or {}))
-    client = admin(address)  # kept until the answer is there
-    client.create_topics([new], operation_timeout=30)[name].result(PATIENCE_S)
+    client = admin(address)  # kept until the response is there
+    client.create_topics([new], operation_timeout=30)[name].result(TIMEOUT_SECONDS)
 
 
 def create_topic(
@@ -58,7 +58,7 @@ def create_topic(
 def described(cluster: EmbeddedCluster, name: str, *, in_sync: int | None = None) -> dict[int, Any]:
     """The partitions of a topic; AssertionError while one has no leader or too few replicas in sync."""
     try:
-        metadata = admin(cluster.bootstrap_servers).list_topics(name, timeout=PATIENCE_S)
+        metadata = admin(cluster.bootstrap_servers).list_topics(name, timeout=TIMEOUT_SECONDS)
     except KafkaException as error:  # the client asked a node that was just leaving
         raise AssertionError(f"no metadata: {error}") from error
     partitions: dict[int, Any] = metadata.topics[name].partitions
@@ -131,7 +131,7 @@ def read_all(servers: str, topic: str, partition: int = 0, *, end: int, **settin
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
         found: dict[int, bytes] = {}
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not found or max(found) < end - 1:
             assert time.monotonic() < deadline, f"{len(found)} of {end} records within a minute"
             for message in consumer.consume(1000, 0.2):

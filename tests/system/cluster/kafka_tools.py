@@ -72,8 +72,8 @@ class KafkaTools:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, f"the virtual machine of the tools ended during {tool}"
-        answer: dict[str, Any] = json.loads(line)
-        return answer["code"], answer["said"]
+        response: dict[str, Any] = json.loads(line)
+        return response["code"], response["said"]
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None

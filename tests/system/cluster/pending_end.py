@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.node.broker.transaction_parity import Client, Talk, set_version
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 from tools import apache_kafka
 
@@ -93,7 +93,7 @@ class PendingTalk(Talk):
         raise AssertionError("the asked node coordinates nothing")
 
     def _coordinator(self, name: str, kind: int) -> int:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while True:
             (found,) = self.call("find_coordinator", 6, key_type=kind, coordinator_keys=[name]).coordinators
             if not found.error_code:
@@ -108,7 +108,7 @@ class PendingTalk(Talk):
 
 
 def _until(check: Callable[[], bool], message: str) -> None:
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_SECONDS
     while not check():
         assert time.monotonic() < until, message
         time.sleep(0.05)
@@ -169,23 +169,23 @@ def _client(talk: PendingTalk, held: str, *, adds: bool, how: str) -> Client:
     talk.short[talk.name(name)] = label
     client = Client(talk, name, adds=adds, timeout_ms=SHORT_MS if how == "late" else 60_000)
     if not adds:
-        talk.patiently(f"{label} adds", "add_partitions_to_txn", 3, **client.adding(held, 0))
+        talk.ask_until_settled(f"{label} adds", "add_partitions_to_txn", 3, **client.adding(held, 0))
     version, fields = 12 if adds else 10, client.producing(held, client.batch("a"))
     _until(lambda: _is_taken(talk.elsewhere.call("produce", version, **fields)), "the batch is not taken")
     return client
 
 
-def _is_taken(answer: Any) -> bool:
-    return not answer.responses[0].partition_responses[0].error_code
+def _is_taken(response: Any) -> bool:
+    return not response.responses[0].partition_responses[0].error_code
 
 
 def _ended(talk: PendingTalk, client: Client, how: str) -> Pending:
     label, before = talk.short[client.name], client.epoch
     if how in ("commit", "abort"):
         version = 5 if client.adds else 3
-        answer = talk.ask(f"{label} ends", "end_txn", version, committed=how == "commit", **client.who)
-        if client.adds and answer is not None:
-            client.id, client.epoch = answer.producer_id, answer.producer_epoch
+        response = talk.ask(f"{label} ends", "end_txn", version, committed=how == "commit", **client.who)
+        if client.adds and response is not None:
+            client.id, client.epoch = response.producer_id, response.producer_epoch
     elif how == "replaced":
         fields = {"transactional_id": client.name, "transaction_timeout_ms": 60_000}
         talk.ask(f"{label} ends", "init_producer_id", 5, **fields)

@@ -18,7 +18,7 @@ from millstream.testing.node_process import NodeProcess, free_port_range
 from tests.mirrors import Mirror, make_source_topic, produce, read_all
 from tests.repository import REPOSITORY
 from tests.system.cluster.test_secured_cluster import Secured
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 PASSWORDS = {"alice": "alice-has-a-password-9", "keeper": "keeper-has-a-password-9"}
 
@@ -32,7 +32,7 @@ def started(directory: Path) -> list[NodeProcess]:
     for node in nodes:
         node.spawn()
     for node in nodes:
-        node.wait_until_ready(PATIENCE_S)
+        node.wait_until_ready(TIMEOUT_SECONDS)
     return nodes
 
 
@@ -47,7 +47,7 @@ def moved(file: Path, into: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_secured_cluster(tmp_path: Path) -> None:
+def test_a_secured_cluster_is_restored_with_its_users(tmp_path: Path) -> None:
     made, repository, restored = tmp_path / "made", tmp_path / "backups", tmp_path / "restored"
     port = free_port_range(40)
     init = [sys.executable, "-m", "millstream", "security", "init", str(made), "--port", str(port)]

@@ -27,7 +27,7 @@ from millstream.testing import EmbeddedCluster
 from tests.integration.node.tier.tiered_topic import SETTINGS as TIER_SETTINGS
 from tests.integration.node.tier.tiered_topic import SMALL
 from tests.topics import make_topic
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 SETTINGS = {
     "offsets.topic.num.partitions": 3,
@@ -62,7 +62,7 @@ class Load:
         finally:
             self._stop.set()
             for each in self._threads:
-                each.join(PATIENCE_S)
+                each.join(TIMEOUT_SECONDS)
         assert not self._errors, self._errors
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class Load:
         recorder = self.recorder
         producer = Producer({"bootstrap.servers": self._servers, "transactional.id": name, "linger.ms": 0})
         reader = Consumer({"bootstrap.servers": self._servers, "group.id": f"group-of-{name}"})
-        producer.init_transactions(PATIENCE_S)
+        producer.init_transactions(TIMEOUT_SECONDS)
         number = 0
         while not self._stop.is_set():
             transaction = recorder.begin(name, f"{name}/{number}")
@@ -86,11 +86,11 @@ class Load:
                 producer.produce(LEDGER, str(sent.value), partition=partition, on_delivery=self._delivered(sent))
             position = TopicPartition(INPUT, 0, number + 1)
             commit = recorder.commit(name, f"group-of-{name}", {f"{INPUT}-0": number + 1}, transaction=transaction)
-            producer.send_offsets_to_transaction([position], reader.consumer_group_metadata(), PATIENCE_S)
+            producer.send_offsets_to_transaction([position], reader.consumer_group_metadata(), TIMEOUT_SECONDS)
             recorder.committed(commit)
-            assert producer.flush(PATIENCE_S) == 0
+            assert producer.flush(TIMEOUT_SECONDS) == 0
             recorder.committing(transaction)
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_SECONDS)
             recorder.ended(transaction, committed=True)
             number += 1
             self.transactions += 1
@@ -104,7 +104,7 @@ class Load:
             producer.produce(PLAIN, str(sent.value), partition=number % 2, on_delivery=self._delivered(sent))
             number += 1
             producer.poll(0.002)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     def _delivered(self, sent: object) -> Callable[[object, object], None]:
         def done(error: object, record: object) -> None:
@@ -150,7 +150,7 @@ def read_all(servers: str, recorder: Recorder) -> dict[str, list[str]]:
     finished: set[str] = set()
     while len(finished) < len(places):
         invoked = recorder.now()
-        record = reader.poll(PATIENCE_S)
+        record = reader.poll(TIMEOUT_SECONDS)
         assert record is not None
         at = f"{record.topic()}-{record.partition()}"
         if record.error():
@@ -170,7 +170,7 @@ def wait_for_decided(servers: str, places: list[TopicPartition]) -> None:
 
     def ends(level: IsolationLevel) -> list[int]:
         found = admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest()), isolation_level=level)
-        return [each.result(PATIENCE_S).offset for each in found.values()]
+        return [each.result(TIMEOUT_SECONDS).offset for each in found.values()]
 
     until(lambda: ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED), "markers are written")
 
@@ -230,14 +230,14 @@ def test_a_backup_under_load_is_a_consistent_cut_and_a_killed_one_leaves_the_las
             numbers = [int(value.split(":")[1]) for value in ledgers[0] if value.startswith(f"{name}:")]
             assert numbers == list(range(len(numbers))) and numbers
             group = Consumer({"bootstrap.servers": new.bootstrap_servers, "group.id": f"group-of-{name}"})
-            assert group.committed([TopicPartition(INPUT, 0)], PATIENCE_S)[0].offset == len(numbers)
+            assert group.committed([TopicPartition(INPUT, 0)], TIMEOUT_SECONDS)[0].offset == len(numbers)
             group.close()
             # The producers go on in the restored cluster.
             producer = Producer({"bootstrap.servers": new.bootstrap_servers, "transactional.id": name})
-            producer.init_transactions(PATIENCE_S)
+            producer.init_transactions(TIMEOUT_SECONDS)
             producer.begin_transaction()
             producer.produce(LEDGER, b"later", partition=0)
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_SECONDS)
 
 
 def kill_backups(servers: str, place: Path) -> None:

@@ -83,7 +83,7 @@ def test_two_nodes_with_one_number(tmp_path: Path) -> None:
         still_serves(cluster)
 
 
-def test_voters_that_disagree(two_of_three: EmbeddedCluster) -> None:
+def test_a_node_with_other_voters_is_refused(two_of_three: EmbeddedCluster) -> None:
     voters = ",".join(f"{number}@{two_of_three.controller_address(number)}" for number in (1, 3))
     two_of_three._node_settings[3] = {"controller.quorum.voters": voters}
     assert "controller.quorum.voters" in refusal(two_of_three, 3)

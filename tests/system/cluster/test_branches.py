@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from millstream.admin import Admin
 from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import create_topic, eventually
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools import apache_kafka
 
 RECORDS = 300
@@ -25,7 +25,7 @@ def produce(nodes: EmbeddedCluster, topic: str, values: range) -> None:
     writer = Producer({"bootstrap.servers": nodes.bootstrap_servers, "acks": "all", "enable.idempotence": True})
     for number in values:
         writer.produce(topic, value=str(number), partition=0)
-    assert writer.flush(PATIENCE_S) == 0
+    assert writer.flush(TIMEOUT_SECONDS) == 0
 
 
 def read(nodes: EmbeddedCluster, topic: str) -> list[int]:
@@ -35,7 +35,7 @@ def read(nodes: EmbeddedCluster, topic: str) -> list[int]:
     reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[int] = []
     while True:
-        record = reader.poll(PATIENCE_S)
+        record = reader.poll(TIMEOUT_SECONDS)
         assert record is not None
         if record.error():
             reader.close()

@@ -22,7 +22,7 @@ from tests.system.clients.corpus import record
 from tests.system.clients.group_member import PROGRAMS, GroupMember
 from tests.system.cluster.conftest import QUIET, Writer, admin, create_topic, described, eventually, leader_of, read_all
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka, install_test_clients
 
 PARTITIONS = 3
@@ -49,7 +49,7 @@ def test_a_consumer_reads_from_the_follower_in_its_rack(cluster: EmbeddedCluster
     """KIP-392; the leader sleeps in the end, and what is committed can be read all the same."""
     client = admin(cluster.bootstrap_servers)
     created = client.create_topics([NewTopic("near", 1, replica_assignment=[[1, 2, 3]])])
-    created["near"].result(PATIENCE_S)
+    created["near"].result(TIMEOUT_SECONDS)
     await_topic(cluster, "near", 1)
     eventually(lambda: described(cluster, "near", in_sync=3))
     writer = Writer(cluster.bootstrap_servers)
@@ -86,7 +86,7 @@ def test_a_consumer_reads_from_the_follower_in_its_rack(cluster: EmbeddedCluster
 
 
 def _read(consumer: Consumer, count: int) -> int:
-    found, deadline = 0, time.monotonic() + PATIENCE_S
+    found, deadline = 0, time.monotonic() + TIMEOUT_SECONDS
     while found < count and time.monotonic() < deadline:
         found += sum(message.error() is None for message in consumer.consume(count, 0.2))
     return found
@@ -153,7 +153,7 @@ class QueueWorker:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_SECONDS)
         self._consumer.close()
 
 
@@ -165,7 +165,7 @@ def test_groups_queues_and_offsets_survive_every_broker(cluster: EmbeddedCluster
     resource = ConfigResource(ConfigResource.Type.GROUP, "queue", incremental_configs=[entry])
     client = admin(cluster.bootstrap_servers)
     for done in client.incremental_alter_configs([resource]).values():
-        done.result(PATIENCE_S)
+        done.result(TIMEOUT_SECONDS)
     members = _start_members(cluster, tmp_path)
     worker = QueueWorker(cluster.bootstrap_servers, "queue", "work")
     writer = Writer(cluster.bootstrap_servers)
@@ -221,6 +221,6 @@ def _start_members(cluster: EmbeddedCluster, tmp_path: Path) -> dict[str, GroupM
 
 def _has_committed(cluster: EmbeddedCluster, group: str, ends: dict[int, int]) -> None:
     client: AdminClient = admin(cluster.bootstrap_servers)
-    (answer,) = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    offsets = {each.partition: each.offset for each in answer.result(PATIENCE_S).topic_partitions}
+    (response,) = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    offsets = {each.partition: each.offset for each in response.result(TIMEOUT_SECONDS).topic_partitions}
     assert offsets == ends, f"{group} committed {offsets} of {ends}"

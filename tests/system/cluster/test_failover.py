@@ -9,7 +9,7 @@ import pytest
 
 from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import Writer, admin, create_topic, described, eventually, leader_of, read_all
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 QUICK = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500, "replica.lag.time.max.ms": 3000}
 
@@ -104,5 +104,5 @@ def test_a_leader_that_slept_through_its_successor_harms_nothing(quick: Embedded
 
 def _leads_another(cluster: EmbeddedCluster, asleep: int) -> None:
     awake = next(number for number in cluster.brokers if number != asleep)
-    topics = admin(cluster.address(awake)).list_topics("slept", timeout=PATIENCE_S).topics
+    topics = admin(cluster.address(awake)).list_topics("slept", timeout=TIMEOUT_SECONDS).topics
     assert topics["slept"].partitions[0].leader not in (asleep, -1)

@@ -56,8 +56,8 @@ def cluster_id(cluster: EmbeddedCluster) -> str:
 
 def topic_id(cluster: EmbeddedCluster) -> UUID:
     with Wire(cluster.address(1)) as wire:
-        answer = wire.call("metadata", 12, topics=[{"topic_id": UUID(int=0), "name": TOPIC}])
-        return UUID(str(answer.topics[0].topic_id))
+        response = wire.call("metadata", 12, topics=[{"topic_id": UUID(int=0), "name": TOPIC}])
+        return UUID(str(response.topics[0].topic_id))
 
 
 def test_a_fetch_of_a_broker_epoch_that_does_not_exist(served: EmbeddedCluster) -> None:
@@ -66,8 +66,8 @@ def test_a_fetch_of_a_broker_epoch_that_does_not_exist(served: EmbeddedCluster) 
     fields = fetch_fields([(topic_id(served), 0, 0)], by_id=True, session_epoch=0)
     fields["replica_state"] = {"replica_id": follower, "replica_epoch": 2**62}
     with Wire(served.address(leader)) as wire:
-        answer = wire.call("fetch", 17, **fields)
-    assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
+        response = wire.call("fetch", 17, **fields)
+    assert response.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
 @pytest.mark.parametrize("pre_vote", [False, True])
@@ -86,8 +86,8 @@ def test_a_vote_in_the_highest_epoch(served: EmbeddedCluster, pre_vote: bool) ->
         }
         with Wire(served.controller_address(number)) as wire:
             topics = [{"topic_name": "__cluster_metadata", "partitions": [row]}]
-            answer = wire.call("vote", 2, cluster_id=cluster_id(served), voter_id=number, topics=topics)
-        assert (answer.error_code, answer.topics) == (ErrorCode.INVALID_REQUEST, [])
+            response = wire.call("vote", 2, cluster_id=cluster_id(served), voter_id=number, topics=topics)
+        assert (response.error_code, response.topics) == (ErrorCode.INVALID_REQUEST, [])
 
 
 @pytest.mark.parametrize("api", ["begin_quorum_epoch", "end_quorum_epoch"])
@@ -101,8 +101,8 @@ def test_a_quorum_leader_of_the_highest_epoch(served: EmbeddedCluster, api: str)
             fields["voter_id"] = number
         with Wire(served.controller_address(number)) as wire:
             topics = [{"topic_name": "__cluster_metadata", "partitions": [row]}]
-            answer = wire.call(api, 1, topics=topics, **fields)
-        assert (answer.error_code, answer.topics) == (ErrorCode.INVALID_REQUEST, [])
+            response = wire.call(api, 1, topics=topics, **fields)
+        assert (response.error_code, response.topics) == (ErrorCode.INVALID_REQUEST, [])
 
 
 def test_a_registration_with_the_directory_and_address_of_a_broker(served: EmbeddedCluster) -> None:
@@ -126,8 +126,8 @@ def test_a_registration_with_the_directory_and_address_of_a_broker(served: Embed
         "previous_broker_epoch": -1,
     }
     with Wire(served.controller_address(controller)) as wire:
-        answer = wire.call("broker_registration", 4, **fields)
-    assert answer.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        response = wire.call("broker_registration", 4, **fields)
+    assert response.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
 def test_a_marker_of_a_coordinator_epoch_that_does_not_exist(served: EmbeddedCluster) -> None:
@@ -140,8 +140,8 @@ def test_a_marker_of_a_coordinator_epoch_that_does_not_exist(served: EmbeddedClu
         "coordinator_epoch": HIGHEST_INT,
     }
     with Wire(served.address(leader_of(served, TOPIC))) as wire:
-        answer = wire.call("write_txn_markers", 1, markers=[marker])
-    assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        response = wire.call("write_txn_markers", 1, markers=[marker])
+    assert response.markers[0].topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 @pytest.mark.parametrize("api", ["read_share_group_state", "write_share_group_state"])
@@ -151,14 +151,14 @@ def test_share_state_of_a_leader_epoch_that_does_not_exist(served: EmbeddedClust
         row |= {"state_epoch": 0, "start_offset": 0, "state_batches": []}
     topics = [{"topic_id": topic_id(served), "partitions": [row]}]
     with Wire(served.address(1)) as wire:
-        answer = wire.call(api, 0, group_id="g", topics=topics)
-    assert answer.results[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        response = wire.call(api, 0, group_id="g", topics=topics)
+    assert response.results[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @pytest.mark.parametrize("host", ["a" * 64 + ".example", "..", "\x00", "ex ample"])
 def test_a_new_voter_whose_host_is_no_name(served: EmbeddedCluster, host: str) -> None:
     with Wire(served.controller_address(quorum(served).leader_id)) as wire:
-        answer = wire.call(
+        response = wire.call(
             "add_raft_voter",
             0,
             cluster_id=cluster_id(served),
@@ -167,5 +167,5 @@ def test_a_new_voter_whose_host_is_no_name(served: EmbeddedCluster, host: str) -
             voter_directory_id=UUID(int=9),
             listeners=[{"name": "CONTROLLER", "host": host, "port": 9093}],
         )
-    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert "cannot be reached" in answer.error_message
+    assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert "cannot be reached" in response.error_message

@@ -6,7 +6,7 @@ from pathlib import Path
 from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import Writer, admin, create_topic, eventually, leader_of, new_topic, read_all
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 def cluster_ids(cluster: EmbeddedCluster) -> set[str]:
@@ -18,7 +18,7 @@ def cluster_ids(cluster: EmbeddedCluster) -> set[str]:
 
 
 def brokers_seen(address: str) -> set[int]:
-    return set(admin(address).list_topics(timeout=PATIENCE_S).brokers)
+    return set(admin(address).list_topics(timeout=TIMEOUT_SECONDS).brokers)
 
 
 def test_three_files_as_kafkas_documentation_writes_them_make_a_cluster(cluster: EmbeddedCluster) -> None:
@@ -61,7 +61,7 @@ def test_a_cluster_that_was_stopped_comes_back_with_its_id_and_its_records(tmp_p
         Writer(cluster.bootstrap_servers).write("kept", 50)
 
 
-def test_separate_roles(tmp_path: Path) -> None:
+def test_a_controller_and_two_brokers_form_a_cluster(tmp_path: Path) -> None:
     with EmbeddedCluster(2, {"cluster.id": "4L6g3nShT-eMCtK--X86sw"}, controllers=1, data_dir=tmp_path) as cluster:
         assert cluster_ids(cluster) == {"4L6g3nShT-eMCtK--X86sw"}
         eventually(lambda: _sees(cluster.address(1), {1, 2}))

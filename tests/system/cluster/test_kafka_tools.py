@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, Producer
 from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import QUIET, Writer, create_topic, described, eventually
 from tests.system.cluster.kafka_tools import KafkaTools, ToolFailedError
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 ANOTHER_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -65,7 +65,7 @@ def tools(cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory) ->
     run.close()
 
 
-def test_topics(tools: Tools) -> None:
+def test_kafka_topics_spreads_leaders_and_replicas(tools: Tools) -> None:
     tools("kafka-topics", "--create", "--topic", "spread", "--partitions", "6", "--replication-factor", "3")
     spread = eventually(lambda: _complete(tools, "spread"))
     leaders = sorted(row["Leader"] for row in spread.values())
@@ -227,7 +227,7 @@ def _feature(tools: Tools, name: str, level: int) -> Callable[[], None]:
     return check
 
 
-def test_features(tools: Tools) -> None:
+def test_kafka_features_downgrades_and_upgrades(tools: Tools) -> None:
     assert "downgraded to 0" in tools("kafka-features", "downgrade", "--feature", "share.version=0")
     eventually(_feature(tools, "share.version", 0))
     # Together with the quorum's own feature, as `--release-version` asks for it.
@@ -241,13 +241,13 @@ def test_features(tools: Tools) -> None:
     eventually(_feature(tools, "transaction.version", 2))
 
 
-def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:
+def test_kafka_transactions_finds_a_transaction_of_the_cluster(cluster: EmbeddedCluster, tools: Tools) -> None:
     create_topic(cluster, "written-in-one")
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "of-tools", **QUIET})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     producer.begin_transaction()
     producer.produce("written-in-one", b"x")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     assert re.search(r"of-tools\s+\d+\s+\d+\s+Ongoing", tools("kafka-transactions", "list"))
     assert "of-tools" not in tools("kafka-transactions", "list", "--transactional-id-pattern", "other.*")
     told = tools("kafka-transactions", "describe", "--transactional-id", "of-tools")
@@ -256,7 +256,7 @@ def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:
     assert re.search(r"^\d+\s+0\s+-1\s+0\s+\d+\s+0\s*$", tools("kafka-transactions", "describe-producers", *at), re.M)
     tools("kafka-transactions", "forceTerminateTransaction", "--transactionalId", "of-tools")
     with pytest.raises(KafkaException):
-        producer.commit_transaction(PATIENCE_S)
+        producer.commit_transaction(TIMEOUT_SECONDS)
 
     def over() -> None:
         said = tools("kafka-transactions", "list", "--transactional-id-pattern", "of-tools")
@@ -271,7 +271,7 @@ def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:
     assert '"transactionPartitions":[{"topic":"written-in-one","partitionIds":[0]}]' in dumped
 
 
-def test_a_dead_broker(cluster: EmbeddedCluster, tools: Tools) -> None:
+def test_kafka_tools_show_a_dead_broker(cluster: EmbeddedCluster, tools: Tools) -> None:
     tools("kafka-topics", "--create", "--topic", "two", "--replica-assignment", "2:3,3:1")
     create_topic(cluster, "three")
     writer = Writer(cluster.bootstrap_servers)
@@ -305,7 +305,7 @@ def _led(tools: Tools, topic: str, leader: str) -> dict[int, dict[str, str]]:
     return rows
 
 
-def test_an_unclean_election(cluster: EmbeddedCluster, tools: Tools) -> None:
+def test_an_unclean_election_is_held_where_it_is_requested(cluster: EmbeddedCluster, tools: Tools) -> None:
     """An unclean election gives a leader without the records of the others, and only where it is requested."""
     tools("kafka-topics", "--create", "--topic", "unclean", "--replica-assignment", "2:3")
     eventually(lambda: described(cluster, "unclean", in_sync=2))

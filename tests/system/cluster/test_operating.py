@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import QUIET, Writer, admin, create_topic, described, eventually, new_topic, read_all
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 RACKS = {1: "a", 2: "a", 3: "b", 4: "b"}
 CONTROLLER = 5
@@ -46,7 +46,7 @@ def commit(cluster: EmbeddedCluster, group: str, topic: str, offset: int) -> Non
 
 def committed(cluster: EmbeddedCluster, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, **QUIET})
-    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_SECONDS)
     consumer.close()
     return int(found.offset)
 
@@ -85,8 +85,8 @@ def test_assignments_that_make_no_sense_are_refused(cluster: EmbeddedCluster) ->
     for assignment in ([[1, 1]], [[9]], [[1, 2], [3]], [[]]):
         topic = NewTopic("senseless", len(assignment), replica_assignment=assignment)
         with pytest.raises((KafkaException, ValueError)):
-            client.create_topics([topic])["senseless"].result(PATIENCE_S)
-    assert "senseless" not in client.list_topics(timeout=PATIENCE_S).topics
+            client.create_topics([topic])["senseless"].result(TIMEOUT_SECONDS)
+    assert "senseless" not in client.list_topics(timeout=TIMEOUT_SECONDS).topics
 
 
 def test_a_broker_that_leaves_in_good_order_hands_over_and_gets_its_partitions_back(cluster: EmbeddedCluster) -> None:
@@ -116,10 +116,10 @@ def test_a_topic_made_again_while_a_broker_was_away_has_nothing_of_the_old_one(c
     cluster.kill(away)
     eventually(lambda: described(cluster, "again", in_sync=2))
     client = admin(cluster.bootstrap_servers)
-    client.delete_topics(["again"], operation_timeout=30)["again"].result(PATIENCE_S)
+    client.delete_topics(["again"], operation_timeout=30)["again"].result(TIMEOUT_SECONDS)
     others = [number for number in cluster.brokers if number != away][:2]
     assignment = [[*others, away]]
-    client.create_topics([NewTopic("again", 1, replica_assignment=assignment)])["again"].result(PATIENCE_S)
+    client.create_topics([NewTopic("again", 1, replica_assignment=assignment)])["again"].result(TIMEOUT_SECONDS)
     await_topic(cluster, "again", 1)
     writer = Writer(cluster.bootstrap_servers)
     writer.write("again", 5)

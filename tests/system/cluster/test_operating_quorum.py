@@ -11,7 +11,7 @@ from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import Writer, admin, eventually, new_topic, read_all
 from tests.system.cluster.kafka_tools import KafkaTools
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 VOTER, BROKER = "4", "5"
@@ -72,4 +72,4 @@ def test_voters_are_replaced_one_by_one(tmp_path: Path, tools: KafkaTools) -> No
 
 
 def _sees(address: str, brokers: set[int]) -> None:
-    assert {node.id for node in admin(address).list_topics(timeout=PATIENCE_S).brokers.values()} == brokers
+    assert {node.id for node in admin(address).list_topics(timeout=TIMEOUT_SECONDS).brokers.values()} == brokers

@@ -13,7 +13,7 @@ import pytest
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.repository import REPOSITORY
 from tests.system.console.conftest import GatewayProcess
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 PAGE = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"```(sh|sh background|sh gateway)\n(.*?)```", re.S)
@@ -29,7 +29,7 @@ def signs_in(words: list[str], directory: Path) -> tuple[int, int]:
     (password,) = re.findall(r'password="([^"]+)"', (directory / "secured/client/client.properties").read_text())
     try:
         codes = [
-            httpx.get(f"{gateway.url}/topics", timeout=PATIENCE_S, auth=auth).status_code
+            httpx.get(f"{gateway.url}/topics", timeout=TIMEOUT_SECONDS, auth=auth).status_code
             for auth in (None, ("admin", password))
         ]
     finally:
@@ -87,7 +87,7 @@ def test_the_steps_of_the_page(tmp_path: Path) -> None:
 def test_the_refusal_of_the_page(host: str, tmp_path: Path) -> None:
     address = f"listeners=PLAINTEXT://{host}:{free_ports(1)[0]}"
     command = [sys.executable, "-m", "millstream", "serve", "--no-http", "--data-dir", str(tmp_path), "--set", address]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL)
     assert refused.returncode == 1
     assert "listens on every network interface with no authentication" in refused.stderr
     assert "Either use it on this machine only" in " ".join(PAGE.split())

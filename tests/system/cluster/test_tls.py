@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from millstream.testing.embedded import EmbeddedBroker
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.certificates import Authority, Files, Identity, authority
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.waiting import until as wait_until
 
 
@@ -44,7 +44,7 @@ def served_certificate(address: str, trust: Files, own: Files) -> str:
     context.load_cert_chain(own.keystore)
     host, _, port = address.rpartition(":")
     with (
-        socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain,
+        socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as plain,
         context.wrap_socket(plain, server_hostname=host) as wrapped,
     ):
         certificate = wrapped.getpeercert(binary_form=True)
@@ -89,7 +89,7 @@ class Load:
     def close(self) -> None:
         self._ends.set()
         self._thread.join()
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_SECONDS) == 0
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_three_nodes_with_tls_everywhere(tmp_path: Path) -> None:
     ) as cluster:
         settings = client_settings(cluster.bootstrap_servers, nodes[1], own)
         admin = AdminClient(settings)
-        admin.create_topics([NewTopic("load", 6, 3)])["load"].result(PATIENCE_S)
+        admin.create_topics([NewTopic("load", 6, 3)])["load"].result(TIMEOUT_SECONDS)
         load = Load(settings, "load")
         try:
             load.goes_on()
@@ -171,7 +171,7 @@ def alter(admin: AdminClient, **settings: str) -> None:
     ]
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_SECONDS)
 
 
 def test_certificates_by_dynamic_settings(broker: EmbeddedBroker, node: Files, own: Files, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_certificates_by_dynamic_settings(broker: EmbeddedBroker, node: Files, o
     alter(admin, **{"ssl.keystore.location": str(files.keystore)})
     wait_until(lambda: served_certificate(address, node, own) == fingerprint(fresh))
     resource = ConfigResource(ResourceType.BROKER, "1")
-    (described,) = [future.result(PATIENCE_S) for future in admin.describe_configs([resource]).values()]
+    (described,) = [future.result(TIMEOUT_SECONDS) for future in admin.describe_configs([resource]).values()]
     assert described["listener.name.ssl.ssl.keystore.location"].value == str(files.keystore)
     broker.restart()
     wait_until(lambda: served_certificate(address, node, own) == fingerprint(fresh))
@@ -201,7 +201,7 @@ def test_certificates_by_dynamic_settings(broker: EmbeddedBroker, node: Files, o
 def test_metrics_and_probes_over_tls(broker: EmbeddedBroker, node: Files, own: Files) -> None:
     context = ssl.create_default_context(cafile=str(node.ca))
     with urllib.request.urlopen(
-        f"https://{broker.bootstrap_servers}/metrics", context=context, timeout=PATIENCE_S
+        f"https://{broker.bootstrap_servers}/metrics", context=context, timeout=TIMEOUT_SECONDS
     ) as page:
         text = page.read().decode()
     (line,) = [each for each in text.splitlines() if each.startswith("millstream_certificate_expires_in_seconds{")]

@@ -17,7 +17,7 @@ from millstream.testing import EmbeddedCluster
 from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.corpus import record
 from tests.system.cluster.conftest import QUIET, create_topic, eventually, new_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 ROUNDS = 50
@@ -66,7 +66,7 @@ def _run_java(servers: str, topic: str, rounds: int, mode: str, *, hold_ms: int 
     return ran.stdout if ran.stdout == "done\n" else ran.stdout + ran.stderr
 
 
-def test_java(cluster: EmbeddedCluster) -> None:
+def test_java_ends_transactions_in_a_cluster(cluster: EmbeddedCluster) -> None:
     create_topic(cluster, "ends-java")
     assert _run_java(cluster.bootstrap_servers, "ends-java", ROUNDS, "wait") == "done\n"
     _check(cluster, "ends-java", "java")
@@ -89,22 +89,22 @@ def test_a_java_client_that_commits_before_it_sends_gets_the_error_of_kafka(
         assert output.startswith("org.apache.kafka.common.errors.InvalidTxnStateException"), output
 
 
-def test_librdkafka(cluster: EmbeddedCluster) -> None:
+def test_librdkafka_ends_transactions_in_a_cluster(cluster: EmbeddedCluster) -> None:
     create_topic(cluster, "ends-c")
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "c-end-loop"}
     producer = Producer(settings | {"linger.ms": LONG_MS, **QUIET})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     for number in range(ROUNDS):
         producer.begin_transaction()
         producer.produce("ends-c", f"c {number} commit")
-        producer.commit_transaction(PATIENCE_S)
+        producer.commit_transaction(TIMEOUT_SECONDS)
         producer.begin_transaction()
         producer.produce("ends-c", f"c {number} abort")
-        producer.abort_transaction(PATIENCE_S)
+        producer.abort_transaction(TIMEOUT_SECONDS)
     _check(cluster, "ends-c", "c")
 
 
-def test_franz_go(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+def test_franz_go_ends_transactions_in_a_cluster(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     create_topic(cluster, "ends-go")
     try:
         program = ClientProgram("franz-go", tmp_path / "client.log")

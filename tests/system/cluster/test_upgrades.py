@@ -28,7 +28,7 @@ from millstream.testing import EmbeddedCluster
 from tests import previous_version
 from tests.previous_version import NoSourceError, previous_source
 from tests.topics import make_topic
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import values
 
 SETTINGS = {
@@ -67,7 +67,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for each in self._threads:
-            each.join(PATIENCE_S)
+            each.join(TIMEOUT_SECONDS)
 
     def goes_on(self) -> None:
         before = self.acked
@@ -85,7 +85,7 @@ class Load:
         settings |= {"transactional.id": "txn"} if name == "txn" else {"enable.idempotence": True}
         producer = Producer(settings)
         if name == "txn":
-            producer.init_transactions(PATIENCE_S)
+            producer.init_transactions(TIMEOUT_SECONDS)
         number = 0
         while not self._stop.is_set():
             transaction = self.recorder.begin(name, f"txn/{number}") if name == "txn" else None
@@ -95,10 +95,10 @@ class Load:
                 value = f"{name}:{number}:{partition}"
                 sent = self.recorder.send(name, f"{TOPIC}-{partition}", value, transaction=transaction)
                 producer.produce(TOPIC, value, partition=partition, on_delivery=self._delivered(sent))
-            assert producer.flush(PATIENCE_S) == 0
+            assert producer.flush(TIMEOUT_SECONDS) == 0
             if transaction is not None:
                 self.recorder.committing(transaction)
-                producer.commit_transaction(PATIENCE_S)
+                producer.commit_transaction(TIMEOUT_SECONDS)
                 self.recorder.ended(transaction, committed=True)
             number += 1
             self._stop.wait(0.01)
@@ -121,7 +121,7 @@ def read_all(servers: str, recorder: Recorder) -> None:
     finished: set[int | None] = set()
     while len(finished) < PARTITIONS:
         invoked = recorder.now()
-        record = reader.poll(PATIENCE_S)
+        record = reader.poll(TIMEOUT_SECONDS)
         assert record is not None
         if record.error():
             finished.add(record.partition())

@@ -24,13 +24,13 @@ from confluent_kafka.admin import AdminClient
 from millstream.testing import EmbeddedCluster
 from tests import topics
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import install_test_clients
 from tools.apache_kafka import ToolchainMissingError
 
 SCREENSHOTS = REPOSITORY / "docs" / "console"
 SIZE = {"width": 1360, "height": 860}
-PATIENCE_MS = PATIENCE_S * 1000
+TIMEOUT_MS = TIMEOUT_SECONDS * 1000
 """For whatever a page is to show: machines that run many tests at once are slow."""
 
 
@@ -100,7 +100,7 @@ class Traffic:
                 number += 1
             producer.poll(0)
             self._ended.wait(0.3)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_SECONDS)
 
     def _read(self) -> None:
         settings = {"bootstrap.servers": self._bootstrap, "group.id": "billing", "client.id": "billing-1"}
@@ -133,7 +133,7 @@ class GatewayProcess:
                 start_new_session=True,
             )
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+        readable, _, _ = select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)
         line = self._process.stdout.readline().decode() if readable else ""
         if not line.startswith("ready http="):
             self.stop()
@@ -229,7 +229,7 @@ def choose(page: Any, field: Any, option: str, *, exact: bool = False) -> None:
 def window(browser: Any) -> Iterator[Any]:
     """One for all tabs, so that scripts and styles are fetched once."""
     context = browser.new_context(viewport=SIZE, color_scheme="light")
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     context.new_page()  # an empty tab stays: with the last tab the process that draws them would end
     yield context
     context.close()
@@ -262,7 +262,7 @@ def screenshot(browser: Any, gateway: GatewayProcess) -> Callable[..., None]:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         for scheme, suffix in (("light", ""), ("dark", "-dark")):
             context = browser.new_context(viewport=SIZE, color_scheme=scheme)
-            context.set_default_timeout(PATIENCE_MS)
+            context.set_default_timeout(TIMEOUT_MS)
             tab = Looking(context.new_page(), gateway.url).open(path)
             if ready is not None:
                 ready(tab)

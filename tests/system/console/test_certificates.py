@@ -18,7 +18,7 @@ from millstream.console.live.snapshot import Broker, CertificateEnd, Snapshot
 from millstream.raw_client import Cluster
 from millstream.testing.embedded import EmbeddedBroker
 from tests.certificates import LOCAL_HOSTS, Files, authority
-from tests.system.console.conftest import PATIENCE_MS, SIZE, GatewayProcess, Looking
+from tests.system.console.conftest import SIZE, TIMEOUT_MS, GatewayProcess, Looking
 
 pytestmark = pytest.mark.timeout(300)
 _DAY = 86_400.0
@@ -74,7 +74,7 @@ def test_certificates_that_expire_soon_are_on_the_overview(
 ) -> None:
     gateway, own = secured
     context = browser.new_context(viewport=SIZE, ignore_https_errors=True)
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     looking = Looking(context.new_page(), gateway.url)
     page = looking.open("/")
     looking.await_text("problems", "of broker 1 expires in 12 days")

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import Looking, Traffic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 _TOPIC, _BROKER = 2, 4
@@ -52,7 +52,7 @@ def test_leaders_go_back_where_they_are_preferred(
 
 def _await_leader(wire: Cluster, topic: str, leader: int) -> None:
     """Any broker may be asked, and hear of an election later than the page."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while wire.topics([topic])[topic].partitions[0].leader != leader:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -65,7 +65,7 @@ def _reassign(wire: Cluster, topic: str, replicas: list[int]) -> None:
     response = wire.call("alter_partition_reassignments", topics=topics, timeout_ms=30_000)
     assert response.error_code == 0
     assert response.responses[0].partitions[0].error_code == 0
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while list(wire.topics([topic])[topic].partitions[0].replicas) != replicas:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -97,7 +97,7 @@ def test_a_move_under_way_is_shown_with_its_progress(
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for _ in range(40):
         producer.produce("moving", os.urandom(100_000))
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_SECONDS)
     rates = {f"{side}.replication.throttled.rate": "150000" for side in ("leader", "follower")}
     replicas = {f"{side}.replication.throttled.replicas": "*" for side in ("leader", "follower")}
     _configure(wire, _TOPIC, "moving", replicas)

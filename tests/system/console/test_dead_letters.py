@@ -12,7 +12,7 @@ def letter(partition: bytes, offset: bytes = b"7") -> FoundRecord:
     return FoundRecord(0, 1, 0, None, b"", named)
 
 
-def test_where_it_came_from() -> None:
+def test_a_dead_letter_names_its_source() -> None:
     found = _dead_letter(letter(b"3"))
     assert found is not None and (found.topic, found.partition, found.offset) == ("orders", 3, 7)
 

@@ -11,8 +11,8 @@ import pytest
 
 from millstream.console.console import ENTRIES
 from millstream.testing import EmbeddedCluster
-from tests.system.console.conftest import PATIENCE_MS, GatewayProcess, Looking
-from tests.waiting import PATIENCE_S
+from tests.system.console.conftest import TIMEOUT_MS, GatewayProcess, Looking
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -70,7 +70,7 @@ def test_every_entry_of_the_navigation_has_a_page(looking: Looking) -> None:
 
 
 def _ask(gateway: GatewayProcess, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()
@@ -102,7 +102,7 @@ def test_a_websocket_is_held_to_the_same_as_a_request(
     gateway: GatewayProcess, headers: dict[str, str], status: int
 ) -> None:
     _ask(gateway, "/console/")  # NiceGUI is there from now on
-    connection = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=TIMEOUT_SECONDS)
     try:
         sent = {name.replace("_", "-"): value for name, value in (HANDSHAKE | headers).items()}
         connection.request("GET", SOCKET, headers=sent)
@@ -144,7 +144,7 @@ def test_a_browser_with_credentials_gets_pages_and_their_websocket(
     people.chmod(0o600)
     guarded = GatewayProcess(cluster.bootstrap_servers, tmp_path / "log", "--auth-file", str(people))
     context = browser.new_context(http_credentials={"username": "ann", "password": "secret"})
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     try:
         assert _ask(guarded, "/console/")[0] == 401
         looking = Looking(context.new_page(), guarded.url)
@@ -161,7 +161,7 @@ def test_a_gateway_that_hangs_or_is_gone_is_said_in_the_page(
 ) -> None:
     own = GatewayProcess(cluster.bootstrap_servers, tmp_path / "log")
     context = browser.new_context()
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     try:
         looking = Looking(context.new_page(), own.url)
         page = looking.open("/cluster")
@@ -184,7 +184,7 @@ def test_a_page_outlives_the_gateway(browser: Any, cluster: EmbeddedCluster, tmp
     """It is loaded again by itself once a gateway is at the address again."""
     first = GatewayProcess(cluster.bootstrap_servers, tmp_path / "first")
     context = browser.new_context()
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     try:
         looking = Looking(context.new_page(), first.url)
         page = looking.open("/cluster")

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import Looking, Traffic, choose
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -26,7 +26,7 @@ def resting(cluster: EmbeddedCluster, wire: Cluster, make_topic: Callable[..., s
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number in range(80):
         producer.produce("audited", str(number), partition=number % 2)
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     name = "audit <b>bold</b>/?&"
     wire.commit_offsets(name, {TopicPartition("audited", 0): 10, TopicPartition("audited", 1): 10})
     return name

@@ -48,7 +48,7 @@ def test_a_healthy_cluster_has_no_problems() -> None:
     assert problems_of(Snapshot()) == [], "nothing was asked yet: nothing is wrong yet"
 
 
-def test_a_broker_that_does_not_answer_is_named_with_what_it_leads() -> None:
+def test_a_broker_that_does_not_respond_is_named_with_what_it_leads() -> None:
     first, second, third = HEALTHY.brokers
     silent = replace(HEALTHY, brokers=(first, replace(second, error="connection refused"), third))
     (problem,) = problems_of(silent)

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import GatewayProcess, Looking, choose
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,7 +37,7 @@ AVRO = json.dumps(
 def producer(cluster: EmbeddedCluster) -> Iterator[Any]:
     running = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 5, "message.max.bytes": 2_000_000})
     yield running
-    running.flush(PATIENCE_S)
+    running.flush(TIMEOUT_SECONDS)
 
 
 class Payments(NamedTuple):
@@ -80,7 +80,7 @@ def payments(producer: Any, gateway: GatewayProcess, make_topic: Callable[..., s
     ]
     for number, each in enumerate(extra):
         producer.produce(topic, partition=0, timestamp=began + 100_000 + number, **each)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     return Payments(topic, began)
 
 
@@ -141,7 +141,7 @@ def test_what_is_huge_is_cut_and_can_be_seen_whole_and_bytes_are_hexadecimal(
     looking.await_text("bytes", "00000040  40 41 42 43 44 45 46 47  48 49 4a 4b 4c 4d 4e 4f  @ABCDEFGHIJKLMNO")
 
 
-def test_jumps_and_filters(looking: Looking, payments: Payments) -> None:
+def test_the_page_jumps_to_an_offset_and_filters(looking: Looking, payments: Payments) -> None:
     page = looking.open(f"/messages?topic={payments.topic}&partition=1&offset=15")
     looking.await_text("status", "5 records")
     offsets = page.get_by_test_id("records").locator("a.ms-row-link").all_inner_texts()
@@ -258,7 +258,7 @@ def test_what_arrives_is_seen_and_one_is_written_by_hand(
     page.get_by_test_id("mode").get_by_text("Live").click()
     looking.await_text("status", "Live")
     producer.produce(topic, b'{"from": "outside"}', partition=1)
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     looking.await_text("records", "outside")
 
     page.get_by_test_id("open-write").click()

@@ -58,7 +58,7 @@ def test_what_is_no_time_says_how_one_is_written(text: str) -> None:
         parse_moment(text, UTC, NOW)
 
 
-def test_offsets() -> None:
+def test_offsets_are_parsed_or_refused() -> None:
     assert parse_offset(" 1,234 ") == 1234
     for text in ("", "-1", "x", "٣", "9" * 19):
         with pytest.raises(PositionError):
@@ -100,7 +100,7 @@ DOCUMENT = {
         ("value.lines.all(a, value.lines.all(b, a == b))", False),
     ],
 )
-def test_expressions_of_records(text: str, matches: bool) -> None:
+def test_expressions_match_records(text: str, matches: bool) -> None:
     expression = parse_expression(text)
     assert expression is not None
     assert RecordFilter(decode, expression=expression)(record(DOCUMENT)) is matches
@@ -164,7 +164,7 @@ def test_texts_cannot_grow_from_loop_to_loop() -> None:
         parse_expression("['a']" + ".map(x,x+x+x+x+x+x+x+x+x+x)" * 15 + "[0] == ''")
 
 
-def test_no_filter_at_all() -> None:
+def test_an_empty_expression_filters_nothing() -> None:
     assert parse_expression("  ") is None
     assert not RecordFilter(decode)
 
@@ -238,7 +238,7 @@ def test_headers_are_text_or_hexadecimal() -> None:
     assert header_line(b"x" * 10_000).endswith("…")
 
 
-def test_what_is_typed_becomes_bytes() -> None:
+def test_typed_keys_and_values_become_bytes() -> None:
     assert parse_bytes("ü", "text", "key") == b"\xc3\xbc"
     assert parse_bytes("ignored", "null", "key") is None
     assert parse_bytes(' {"a": 1} ', "JSON", "value") == b' {"a": 1} '

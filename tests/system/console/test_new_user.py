@@ -20,7 +20,7 @@ from confluent_kafka import Consumer
 
 from tests.repository import REPOSITORY
 from tests.system.console.conftest import Looking
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 TOPIC = "first-orders"
@@ -44,7 +44,7 @@ class Terminal:
         self.text = ""
 
     def await_text(self, pattern: str) -> "re.Match[str]":
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while (found := re.search(pattern, self.text)) is None:
             assert time.monotonic() < deadline, self.text
             if select.select([self._screen], [], [], 1.0)[0]:
@@ -92,7 +92,7 @@ class Curl(threading.Thread):
 
     def end(self) -> None:
         self._ended.set()
-        self.join(PATIENCE_S)
+        self.join(TIMEOUT_SECONDS)
 
 
 def test_make_run_installs_the_gateway() -> None:
@@ -143,7 +143,7 @@ def test_from_make_run_to_a_kafka_client(terminal: Terminal, window: Any) -> Non
     try:
         consumer.subscribe([TOPIC])
         read: list[Any] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while len(read) < curl.sent and time.monotonic() < deadline:
             read += [
                 json.loads(message.value() or b"null") for message in consumer.consume(500, 1.0) if not message.error()
@@ -154,4 +154,4 @@ def test_from_make_run_to_a_kafka_client(terminal: Terminal, window: Any) -> Non
     assert read[0] == {"item": "tea", "number": 0}
 
     terminal.process.send_signal(signal.SIGINT)
-    assert terminal.process.wait(PATIENCE_S) == 0
+    assert terminal.process.wait(TIMEOUT_SECONDS) == 0

@@ -15,7 +15,7 @@ from millstream.admin.topics import ConfigResource, TopicAdmin
 from millstream.raw_client import EARLIEST, Cluster, RefusedError, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import Looking, choose
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def fill(cluster: EmbeddedCluster, topic: str, records: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number in range(records):
         producer.produce(topic, str(number), partition=number % 2)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
 
 
 def test_records_are_deleted_as_previewed(

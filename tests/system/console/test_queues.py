@@ -9,7 +9,7 @@ from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 from millstream.raw_client import LATEST, Cluster, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import Looking
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 GROUP = "mailers"
@@ -37,12 +37,12 @@ def worker(cluster: EmbeddedCluster, wire: Cluster, make_topic: Callable[..., st
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number in range(20):
         producer.produce("mails", f'{{"to": "<img src=x>{number}@example.org"}}', key=f"k{number}")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_SECONDS)
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": GROUP, "client.id": "mailer-1"}
     consumer = ShareConsumer(settings | {"share.acknowledgement.mode": "explicit"})
     consumer.subscribe(["mails"])
     handled: dict[int, object] = {}
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while len(handled) < 20 and time.monotonic() < deadline:
         for mail in consumer.poll(1.0):
             offset = mail.offset()

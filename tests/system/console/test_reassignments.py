@@ -30,7 +30,7 @@ from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import GatewayProcess, Looking
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def make_on_broker_1(client: Cluster, cluster: EmbeddedCluster, topic: str, part
     for _ in range(size // 100_000):
         producer.produce(topic, os.urandom(100_000), partition=0)
         producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
 
 
 def test_partitions_are_placed_as_the_preview_shows(

@@ -10,7 +10,7 @@ def test_schemas_are_laid_out_before_they_are_compared() -> None:
     assert readable('syntax = "proto3";\n') == 'syntax = "proto3";'
 
 
-def test_nothing_changed() -> None:
+def test_equal_schemas_have_no_changes() -> None:
     rows = side_by_side("a\nb", "a\nb")
     assert [row.change for row in rows] == [Change.SAME, Change.SAME]
     assert counts(rows) == (0, 0)

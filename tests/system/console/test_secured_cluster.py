@@ -13,8 +13,8 @@ from millstream.admin.topics import TopicAdmin
 from millstream.admin.users import UserAdmin
 from millstream.raw_client import Cluster, WireError
 from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_millstream
-from tests.system.console.conftest import PATIENCE_MS, SIZE, GatewayProcess, Looking
-from tests.waiting import PATIENCE_S
+from tests.system.console.conftest import SIZE, TIMEOUT_MS, GatewayProcess, Looking
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 ACCESS = '[roles]\nusers = { alice = "admin", vera = "viewer" }\n'
@@ -73,7 +73,7 @@ def sign_in(browser: Any, secured_gateway: GatewayProcess) -> Iterator[Any]:
     def enter(user: str, path: str) -> Looking:
         context = browser.new_context(viewport=SIZE, color_scheme="light")
         contexts.append(context)
-        context.set_default_timeout(PATIENCE_MS)
+        context.set_default_timeout(TIMEOUT_MS)
         page = context.new_page()
         looking = Looking(page, secured_gateway.url)
         page.goto(f"{secured_gateway.url}/console{path}")
@@ -111,7 +111,7 @@ def test_a_viewer_sees_its_topics_and_no_buttons_that_change_something(
     assert page.get_by_test_id("confirm").count() == 0
     # What a page does not offer, the server refuses for every user.
     auth = ("vera", PASSWORDS["vera"])
-    refused = httpx.delete(f"{secured_gateway.url}/topics/orders", auth=auth, timeout=PATIENCE_S)
+    refused = httpx.delete(f"{secured_gateway.url}/topics/orders", auth=auth, timeout=TIMEOUT_SECONDS)
     assert (refused.status_code, refused.json()["error_code"]) == (403, 40302)
     with Cluster(broker.address("PLAINTEXT")) as cluster:
         assert "orders" in cluster.topics()
@@ -140,7 +140,7 @@ def test_who_is_throttled_is_shown_on_a_cluster_with_users(sign_in: Any, broker:
     login |= {"sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
     producer = Producer({"bootstrap.servers": broker.address("SASL"), **login})
     producer.produce("orders", b"x" * 1000)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     looking = sign_in("alice", "/quotas")
     looking.await_text("quota-usage", "user=alice")
     looking.await_text("quota-usage", "within the quota")

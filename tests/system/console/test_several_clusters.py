@@ -15,7 +15,7 @@ from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.testing.node_process import free_ports
 from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_millstream
-from tests.system.console.conftest import PATIENCE_MS, SIZE, GatewayProcess, Looking
+from tests.system.console.conftest import SIZE, TIMEOUT_MS, GatewayProcess, Looking
 from tests.topics import make_topic
 
 pytestmark = pytest.mark.timeout(300)
@@ -71,7 +71,7 @@ def clusters(
 def visit(browser: Any, clusters: GatewayProcess) -> Iterator[Looking]:
     login = {"username": "ann", "password": "ann-secret"}
     context = browser.new_context(viewport=SIZE, color_scheme="light", http_credentials=login)
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     yield Looking(context.new_page(), clusters.url)
     context.close()
 
@@ -161,7 +161,7 @@ def test_each_cluster_decides_which_users_it_accepts(
     options += ["--cluster", f"second={second.address('SASL')}", "--cluster-config", f"second={file}"]
     gateway = GatewayProcess(first.address("SASL"), tmp_path / "gateway.log", *options)
     context = browser.new_context(viewport=SIZE, color_scheme="light")
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     try:
         page = context.new_page()
         visit = Looking(page, gateway.url)

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 
 from millstream.testing import EmbeddedCluster
 from tests.oidc import Provider
-from tests.system.console.conftest import PATIENCE_MS, SIZE, GatewayProcess, Looking
-from tests.waiting import PATIENCE_S
+from tests.system.console.conftest import SIZE, TIMEOUT_MS, GatewayProcess, Looking
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 ACCESS = """
@@ -60,7 +60,7 @@ def visit(browser: Any, signed: GatewayProcess, provider: Provider) -> Iterator[
     def enter(user: str, path: str = "") -> Looking:
         context = browser.new_context(viewport=SIZE, color_scheme="light")
         contexts.append(context)
-        context.set_default_timeout(PATIENCE_MS)
+        context.set_default_timeout(TIMEOUT_MS)
         page = context.new_page()
         looking = Looking(page, signed.url)
         page.goto(f"{signed.url}/console{path}")
@@ -190,13 +190,13 @@ def masked_topic(cluster: EmbeddedCluster, make_topic: Callable[..., str]) -> Ca
         value = {"card": {"number": card, "brand": "visa"}, "shop": "north"}
         headers: list[Any] = [("authorization", b"Bearer secret-header"), ("trace", b"abc")]
         producer.produce(topic, json.dumps(value).encode(), key=f"customer-{card}", headers=headers)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     for card in CARDS:
         send(card)
     # Another shape: a text where an object was expected.
     producer.produce(topic, b'{"card": "4333-0000", "shop": "north"}', key="customer-x")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     return send
 
 

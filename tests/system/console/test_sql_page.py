@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import Looking
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 def test_a_query_and_its_pipeline(
@@ -27,7 +27,7 @@ def test_a_query_and_its_pipeline(
     for number in range(40):
         order = {"id": number, "customer": f"customer-{number % 4}", "total": number * 1.5, "card": {"last": "42"}}
         producer.produce(topic, json.dumps(order), key=f"k{number}")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
 
     page: Any = looking.open("/sql")
     page.get_by_test_id("sql-topics").get_by_text(topic).click()

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow.parquet as parquet
 import pytest
 
-from tests.system.console.conftest import PATIENCE_MS, GatewayProcess, Looking, Traffic
+from tests.system.console.conftest import TIMEOUT_MS, GatewayProcess, Looking, Traffic
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -113,7 +113,7 @@ def test_a_phone_has_cards_and_a_closed_drawer(
 ) -> None:
     name = make_topic("a-name-that-is-longer-than-the-screen-of-a-phone-is-wide.and-then-some.v1", 1, 1)
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     try:
         looking = Looking(context.new_page(), gateway.url)
         page = looking.open("/topics?filter=then-some")

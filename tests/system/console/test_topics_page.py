@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.system.console.conftest import Looking, Traffic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytest.importorskip("playwright.sync_api")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 def eventually(response: Callable[[], object], expected: object) -> None:
     """Brokers learn of a change one after another, and any of them may be asked."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_SECONDS
     while response() != expected:
         assert time.monotonic() < until, f"{response()} is not {expected}"
         time.sleep(0.1)
@@ -26,11 +26,11 @@ def eventually(response: Callable[[], object], expected: object) -> None:
 
 def config_of(admin: AdminClient, topic: str, name: str) -> str:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    return str(admin.describe_configs([resource])[resource].result(PATIENCE_S)[name].value)
+    return str(admin.describe_configs([resource])[resource].result(TIMEOUT_SECONDS)[name].value)
 
 
 def partitions_of(admin: AdminClient, topic: str) -> int:
-    return len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
+    return len(admin.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic].partitions)
 
 
 def test_a_topic_from_its_creation_to_its_end(looking: Looking, admin: AdminClient) -> None:
@@ -85,7 +85,7 @@ def test_a_topic_from_its_creation_to_its_end(looking: Looking, admin: AdminClie
     looking.await_text("page-title", "Topics")
     page.wait_for_url("**/topics")
     page.get_by_test_id("topics").get_by_text("invoices").wait_for(state="detached")
-    eventually(lambda: "invoices" in admin.list_topics(timeout=PATIENCE_S).topics, False)
+    eventually(lambda: "invoices" in admin.list_topics(timeout=TIMEOUT_SECONDS).topics, False)
 
 
 def test_what_a_topic_is_like_while_it_is_used(

@@ -46,7 +46,7 @@ def part(index: int, leader: int, isr: tuple[int, ...] = (1, 2, 3), topic: str =
         (snapshot(part(0, 2), part(1, 1), down=2), ("1 offline", "bad")),
     ],
 )
-def test_how_a_topic_is(seen: Snapshot, expected: tuple[str, str]) -> None:
+def test_the_health_of_a_topic_is_that_of_its_partitions(seen: Snapshot, expected: tuple[str, str]) -> None:
     assert health(seen.topics["orders"], seen) == expected
 
 
@@ -85,7 +85,7 @@ def test_who_reads_a_topic_and_what_goes_with_it() -> None:
     assert "unknown number" in deletion_summary(Contents("x", 1, 1, None, 0, ()))[2]
 
 
-def test_names_of_topics() -> None:
+def test_wrong_names_of_topics_have_a_reason() -> None:
     existing = {"a.b": object()}
     assert name_error("fine-1_2.x", existing) is None
     for name, reason in {

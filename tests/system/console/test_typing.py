@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.system.console.conftest import PATIENCE_MS, GatewayProcess, Looking
-from tests.waiting import PATIENCE_S
+from tests.system.console.conftest import TIMEOUT_MS, GatewayProcess, Looking
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -57,7 +57,7 @@ class Line:
         self._until(lambda: self.lost >= count, f"the page did not send {count} messages")
 
     def _until(self, holds: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_MS / 1000
+        deadline = time.monotonic() + TIMEOUT_MS / 1000
         while not holds():
             assert time.monotonic() < deadline, what
             self._page.wait_for_timeout(50)
@@ -90,7 +90,7 @@ def test_a_form_is_sent_as_it_is_shown(looking: Looking, line: Line, admin: Admi
     looking.await_text("topic-partitions", "5")
     page.get_by_test_id("tab-settings").click()
     looking.await_text("settings", "3600000")
-    admin.delete_topics(["as-shown"])["as-shown"].result(PATIENCE_S)
+    admin.delete_topics(["as-shown"])["as-shown"].result(TIMEOUT_SECONDS)
 
 
 def test_a_complaint_stays_until_its_field_is_right(looking: Looking, line: Line) -> None:

@@ -1,4 +1,4 @@
-"""The watcher with a cluster that answers as a test wants: hangs, deaths and returns, without any network."""
+"""The watcher with a cluster that responds as a test wants: hangs, deaths and returns, without any network."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from millstream.console.live.watcher import Watcher
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client import UnreachableError
 from millstream.raw_client.settings import SecurityProtocol
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,7 +46,7 @@ class FakeCluster:
     def call(self, api: str, /, *, node: int | None = None, **fields: Any) -> Any:
         self.calls += 1
         if node is None and self.down == {1, 2, 3}:
-            raise UnreachableError("no broker answered")
+            raise UnreachableError("no broker responded")
         if node in self.down:
             raise UnreachableError(f"broker {node}: connection refused")
         if node in self.hanging:
@@ -140,7 +140,7 @@ def watcher(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[W
 
 
 def await_snapshot(watcher: Watcher, holds: Callable[[Snapshot], bool]) -> Snapshot:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not holds(watcher.snapshot):
         assert time.monotonic() < deadline, watcher.snapshot
         time.sleep(0.02)
@@ -195,7 +195,7 @@ def test_one_that_hangs_keeps_no_one_waiting(watcher: Watcher, cluster: FakeClus
     await_snapshot(watcher, lambda snapshot: silent(snapshot) == [])
 
 
-def test_a_broker_is_alive_while_it_answers_pings_however_long_its_data_takes(
+def test_a_broker_is_alive_while_it_responds_to_pings_however_long_its_data_takes(
     watcher: Watcher, cluster: FakeCluster
 ) -> None:
     """As with thousands of partitions on a busy machine."""
@@ -247,7 +247,7 @@ def test_no_one_looks_while_no_page_is_open(
 
     monkeypatch.setattr(watcher._lock, "wait", waiting)
     watcher.left("a page")
-    assert rests.wait(PATIENCE_S)
+    assert rests.wait(TIMEOUT_SECONDS)
     asked = cluster.calls
     watcher.opened("another")
     await_snapshot(watcher, lambda snapshot: cluster.calls > asked)

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.testing.node_process import free_port_range
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 
 class Machine:
@@ -41,8 +41,8 @@ class Machine:
         """Starts it, and returns its ready line."""
         process = self.spawn(cores, *more)
         assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
-        assert readable, f"not ready in {PATIENCE_S:g} s: {self.log()[-3000:]}"
+        readable, _, _ = select.select([process.stdout], [], [], TIMEOUT_SECONDS)
+        assert readable, f"not ready in {TIMEOUT_SECONDS:g} s: {self.log()[-3000:]}"
         line = process.stdout.readline()
         assert line.startswith("ready kafka="), self.log()[-3000:]
         self.bootstrap = line.split()[1].removeprefix("kafka=")
@@ -51,7 +51,7 @@ class Machine:
     def refuse(self, cores: int) -> None:
         """Starts it with a number of nodes that it does not accept now."""
         process, self.process = self.spawn(cores), None
-        assert process.wait(PATIENCE_S) == 1
+        assert process.wait(TIMEOUT_SECONDS) == 1
         assert process.stdout is not None
         process.stdout.close()
 
@@ -67,7 +67,7 @@ class Machine:
         if process is None:
             return 0
         process.send_signal(signal.SIGTERM)
-        code = process.wait(PATIENCE_S)
+        code = process.wait(TIMEOUT_SECONDS)
         assert process.stdout is not None
         process.stdout.close()
         return code
@@ -98,7 +98,7 @@ class Machine:
 
     def create(self, topic: str, partitions: int, replicas: int = 1) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(PATIENCE_S)
+        admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(TIMEOUT_SECONDS)
 
     def produce(self, topic: str, values: Sequence[str], partitions: int) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "log_level": 0})
@@ -107,7 +107,7 @@ class Machine:
             producer.produce(
                 topic, value, partition=number % partitions, on_delivery=lambda e, _: failed.append(e) if e else None
             )
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
         assert not failed, failed[0]
 
     def read(self, topic: str, partitions: int, count: int) -> list[str]:
@@ -123,7 +123,7 @@ class Machine:
         )
         consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
         found: list[str] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         quiet = 0
         while quiet < 3 and time.monotonic() < deadline:
             message = consumer.poll(0.2)

@@ -12,7 +12,7 @@ from millstream.admin.cluster import ClusterAdmin
 from millstream.raw_client import Cluster
 from millstream.testing.node_process import free_port_range, free_ports
 from tests.system.cores.machine import Machine
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 6
@@ -60,7 +60,7 @@ def command(machine: Machine, *words: str) -> "subprocess.CompletedProcess[str]"
         [sys.executable, "-m", "millstream", *words, "-b", machine.bootstrap, "--timeout", "60"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_SECONDS,
     )
 
 

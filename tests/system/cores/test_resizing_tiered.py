@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.system.cores.machine import Machine
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 PARTITIONS = 4
 
@@ -35,7 +35,7 @@ def test_tiered_records_stay_readable_when_the_number_of_nodes_changes(machine: 
         if not expected:
             settings = {"remote.storage.enable": "true", "local.retention.bytes": "1", "internal.segment.bytes": "3000"}
             admin = AdminClient({"bootstrap.servers": machine.bootstrap, "log_level": 0})
-            admin.create_topics([NewTopic("t", PARTITIONS, 1, config=settings)])["t"].result(PATIENCE_S)
+            admin.create_topics([NewTopic("t", PARTITIONS, 1, config=settings)])["t"].result(TIMEOUT_SECONDS)
         assert machine.read("t", PARTITIONS, len(expected)) == sorted(expected), "from the tier"
         for part in range(8):
             values = [f"{cores}-{len(expected)}-{part}-{number}-{'x' * 100}" for number in range(40)]

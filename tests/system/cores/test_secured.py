@@ -10,7 +10,7 @@ import pytest
 
 from millstream.testing.node_process import free_port_range
 from tests.system.cores.machine import Machine
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def command(machine: Machine, *words: str, stdin: str = "") -> "subprocess.Compl
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_SECONDS,
     )
 
 
@@ -59,7 +59,7 @@ def test_no_one_gets_in_without_a_login(secured: Machine, tmp_path: Path) -> Non
             [sys.executable, "-m", "millstream", "topic", "list", "-b", address, "--timeout", "3"],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_SECONDS,
         )
         assert refused.returncode != 0
 

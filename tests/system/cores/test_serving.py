@@ -21,7 +21,7 @@ from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.corpus import record
 from tests.system.cluster.kafka_tools import KafkaTools
 from tests.system.cores.machine import Machine, is_alive
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools import apache_kafka
 
 
@@ -44,7 +44,7 @@ def command(machine: Machine, *words: str) -> "subprocess.CompletedProcess[str]"
         [sys.executable, "-m", "millstream", *words, "-b", machine.bootstrap],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_SECONDS,
     )
 
 
@@ -85,16 +85,16 @@ def test_leaders_are_on_both_nodes_and_a_group_reads_them(machine: Machine) -> N
 def test_a_transaction_spans_the_nodes(machine: Machine) -> None:
     machine.create("spanned", 4)
     producer = Producer({"bootstrap.servers": machine.bootstrap, "transactional.id": "spanning", "log_level": 0})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     for kind in ("committed", "aborted"):
         producer.begin_transaction()
         for number in range(8):
             producer.produce("spanned", f"{kind}-{number}", partition=number % 4)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_SECONDS)
         if kind == "committed":
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_SECONDS)
         else:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(TIMEOUT_SECONDS)
     assert machine.read("spanned", 4, 8) == sorted(f"committed-{number}" for number in range(8))
 
 
@@ -156,7 +156,7 @@ def test_one_gateway_serves_all(machine: Machine) -> None:
     address = (machine.directory / "http").read_text()
 
     def topics() -> bool:
-        with urllib.request.urlopen(f"http://{address}/topics", timeout=PATIENCE_S) as response:
+        with urllib.request.urlopen(f"http://{address}/topics", timeout=TIMEOUT_SECONDS) as response:
             return "spread" in response.read().decode()
 
     def served() -> bool:
@@ -190,7 +190,7 @@ def test_a_second_supervisor_is_refused(machine: Machine) -> None:
     other = subprocess.run(
         [sys.executable, "-m", "millstream", "serve", "--cores", "2", "--data-dir", str(machine.data), "--no-http",
          "--listen", "127.0.0.1:0"],
-        capture_output=True, text=True, timeout=PATIENCE_S,
+        capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
     )  # fmt: skip
     assert other.returncode == 1
     assert "is in use by another `millstream serve --cores`" in other.stderr
@@ -214,7 +214,7 @@ def test_nodes_end_with_their_supervisor_and_a_stop_is_clean(machine: Machine) -
 def refused(*words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "millstream", "serve", "--no-http", *words],
-        capture_output=True, text=True, timeout=PATIENCE_S,
+        capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
     )  # fmt: skip
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) <= 2, done.stderr
@@ -222,7 +222,7 @@ def refused(*words: str) -> str:
 
 
 @pytest.mark.parametrize("cores", ["0", "65", "many"])
-def test_numbers_that_cannot_be(cores: str, tmp_path: Path) -> None:
+def test_wrong_numbers_of_cores_are_refused(cores: str, tmp_path: Path) -> None:
     reason = refused("--cores", cores, "--data-dir", str(tmp_path))
     assert f"--cores={cores} is not allowed: write a number from 1 to 64, or auto" in reason
 

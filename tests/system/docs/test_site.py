@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import install_test_clients
 from tools.apache_kafka import ToolchainMissingError
 
@@ -27,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=2 * TIMEOUT_SECONDS
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -66,7 +66,7 @@ def test_a_browser_draws_the_diagrams_and_finds_pages(address: str) -> None:
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page = browser.new_page()
-        page.set_default_timeout(PATIENCE_S * 1000)
+        page.set_default_timeout(TIMEOUT_SECONDS * 1000)
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
         assert len(WITH_DIAGRAMS) >= 9

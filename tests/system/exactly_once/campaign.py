@@ -21,11 +21,11 @@ from tests.system.exactly_once.strikes import Strike
 from tests.system.exactly_once.watchers import Reader, Watcher, committed_offsets, read_everything
 from tools import apache_kafka
 
-_CALM_S = 1.0
-_DRAIN_S = 90.0
-_LEAVE_S = 60.0
-_STALE_GRACE_S = 3.0
-"""Requests that a deposed leader had under way are answered by then."""
+_CALM_SECONDS = 1.0
+_DRAIN_SECONDS = 90.0
+_LEAVE_SECONDS = 60.0
+_STALE_GRACE_SECONDS = 3.0
+"""Requests that a deposed leader had under way have responses by then."""
 _SETTINGS = {
     "offsets.topic.num.partitions": "6",
     "transaction.state.log.num.partitions": "6",
@@ -120,8 +120,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
                     strike.heal()
                     crew.wait_until_in_sync()
                     if strike.stale_reads_allowed:
-                        recorder.stale_allowed(begun, recorder.now() + _STALE_GRACE_S, strike.name)
-                    time.sleep(_CALM_S)
+                        recorder.stale_allowed(begun, recorder.now() + _STALE_GRACE_SECONDS, strike.name)
+                    time.sleep(_CALM_SECONDS)
                     struck.append(f"  {strike.name}: {done}")
                     say(f"{strike.name} ({done}): {recorder.now() - begun:.1f} s")
                 say("the feeder stops; the copiers finish")
@@ -203,7 +203,7 @@ class _Crew:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.feeder.ending.set()
-        deadline = time.monotonic() + (_LEAVE_S if not self._problems else 5.0)
+        deadline = time.monotonic() + (_LEAVE_SECONDS if not self._problems else 5.0)
         for lane in self._lanes:
             lane.leave()
         for lane in self._lanes:
@@ -242,10 +242,10 @@ class _Crew:
         return True
 
     def _wait(self, condition: Callable[[], bool], reproach: str) -> None:
-        deadline = time.monotonic() + _DRAIN_S
+        deadline = time.monotonic() + _DRAIN_SECONDS
         while not condition():
             if time.monotonic() > deadline:
-                self._problems.append(f"{reproach} within {_DRAIN_S:.0f} s")
+                self._problems.append(f"{reproach} within {_DRAIN_SECONDS:.0f} s")
                 return
             time.sleep(0.3)
 

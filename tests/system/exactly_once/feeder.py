@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from millstream.simulator.history import Recorder, Transaction
 from tests.system.exactly_once.lanes import PARTITIONS
 
-_CALL_S = 10.0
+_CALL_SECONDS = 10.0
 _SETTINGS = {
     "log_level": 2,
     "reconnect.backoff.ms": 50,
@@ -95,7 +95,7 @@ class Feeder(threading.Thread):
         """As long as the client library says that it may be tried again."""
         while True:
             try:
-                call(_CALL_S)
+                call(_CALL_SECONDS)
                 return
             except KafkaException as problem:
                 if not problem.args[0].retriable():

@@ -24,7 +24,7 @@ class Strike(ABC):
     name: ClassVar[str]
     hold_s: ClassVar[float] = 3.0
     stale_reads_allowed: ClassVar[bool] = False
-    """Whether a deposed leader may be asked that does not know it yet: Kafka lets it answer from what it has."""
+    """Whether a deposed leader may be asked that does not know it yet: Kafka lets it serve from what it has."""
 
     def __init__(self, cluster: Cluster, lanes: Sequence[Lane], chance: random.Random) -> None:
         self.cluster = cluster
@@ -41,7 +41,7 @@ class Strike(ABC):
             if not node.running:
                 node.start()
         for node in self.cluster.nodes.values():
-            node.wait_until_it_answers()
+            node.wait_until_it_responds()
 
 
 class _KillNode(Strike):

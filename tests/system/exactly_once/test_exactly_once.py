@@ -29,13 +29,13 @@ def campaign(seed: int, directory: Path, *options: str, nodes: int, seconds: int
 
 
 @pytest.mark.timeout(600)
-def test_three_nodes(tmp_path: Path) -> None:
+def test_records_are_copied_once_by_three_nodes(tmp_path: Path) -> None:
     campaign(1, tmp_path, nodes=3, seconds=40)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_one_node(tmp_path: Path) -> None:
+def test_records_are_copied_once_by_one_node(tmp_path: Path) -> None:
     campaign(2, tmp_path, nodes=1, seconds=12)
 
 
@@ -49,19 +49,19 @@ def test_many_kills_on_three_nodes(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", (0, 1))
-def test_earlier_transaction_versions(tmp_path: Path, version: int) -> None:
+def test_records_are_copied_once_by_earlier_transaction_versions(tmp_path: Path, version: int) -> None:
     campaign(301 + version, tmp_path, "--transaction-version", str(version), nodes=3, seconds=60)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_fourth_library(tmp_path: Path) -> None:
+def test_records_are_copied_once_by_franz_go(tmp_path: Path) -> None:
     campaign(401, tmp_path, "--library", "franz-go", nodes=3, seconds=60)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_tiered_topics(tmp_path: Path) -> None:
+def test_records_are_copied_once_in_tiered_topics(tmp_path: Path) -> None:
     """Watchers and the last look read from offset 0; only the last segments are on the disks."""
     try:
         install_test_clients.versitygw()

@@ -21,7 +21,7 @@ _SETTINGS = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
 }
-_ASK_S = 5.0
+_ASK_SECONDS = 5.0
 
 
 def consumer_of(bootstrap: str, *, committed_only: bool, group: str = "watchers") -> Consumer:
@@ -76,10 +76,10 @@ class Reader:
             self._recorder.poll(self.name, invoked_at, records)
 
     def end_of(self, name: str) -> int | None:
-        """Where the partition ends for this reader, written down; None when no one answers."""
+        """Where the partition ends for this reader, written down; None when no broker responds."""
         invoked_at = self._recorder.now()
         try:
-            _, end = self._consumer.get_watermark_offsets(place(name), timeout=_ASK_S, cached=False)
+            _, end = self._consumer.get_watermark_offsets(place(name), timeout=_ASK_SECONDS, cached=False)
         except KafkaException:
             return None
         self._recorder.end_read(self.name, name, invoked_at, end, committed_only=self.committed_only)
@@ -122,11 +122,11 @@ class Watcher(threading.Thread):
 def committed_offsets(
     bootstrap: str, group: str, partitions: Iterable[str], recorder: Recorder
 ) -> dict[str, int | None] | None:
-    """What the group has committed, not while a transaction may still change it; None when no one answers."""
+    """What the group has committed, not while a transaction may still change it; None when no broker responds."""
     consumer = consumer_of(bootstrap, committed_only=True, group=group)
     try:
         invoked_at = recorder.now()
-        found = consumer.committed([place(name) for name in partitions], timeout=_ASK_S)
+        found = consumer.committed([place(name) for name in partitions], timeout=_ASK_SECONDS)
         if any(each.error is not None for each in found):
             return None
         told = {name_of(each): each.offset if each.offset >= 0 else None for each in found}

@@ -18,7 +18,7 @@ from millstream.pipeline.engine.run import RunOptions, run_pipeline
 from millstream.testing import EmbeddedBroker
 from tests.repository import REPOSITORY
 from tests.system.spark.conftest import spark  # noqa: F401  # a fixture
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 EXAMPLES = REPOSITORY / "examples" / "pipelines"
 
@@ -58,7 +58,7 @@ def example(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Example]:
     """The example that the test names: `@pytest.mark.parametrize("example", ["orders-revenue"], indirect=True)`."""
-    with EmbeddedBroker() as broker, millstream.connect(broker.bootstrap_servers, timeout=PATIENCE_S) as client:
+    with EmbeddedBroker() as broker, millstream.connect(broker.bootstrap_servers, timeout=TIMEOUT_SECONDS) as client:
         monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", broker.bootstrap_servers)
         monkeypatch.setenv("MILLSTREAM_STATE_HOME", str(tmp_path / "state"))
         monkeypatch.setenv("LAKE", str(tmp_path / "lake"))

@@ -24,7 +24,7 @@ import pytest
 from millstream.testing import EmbeddedBroker
 from tests.system.examples import pictures as draw
 from tests.system.examples.conftest import EXAMPLES, Example
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -41,7 +41,7 @@ def cents(value: Any) -> Decimal:
 
 
 @pytest.mark.parametrize("example", ["orders-revenue"], indirect=True)
-def test_orders_revenue(example: Example, pictures: Path | None) -> None:
+def test_orders_revenue_counts_all_but_late_orders(example: Example, pictures: Path | None) -> None:
     """Two runs: what the second brings too late for the first one's watermark is not counted, all else is."""
     generate = example.generate
     stream = list(islice(generate.orders(START, timedelta(seconds=0.6)), 6000))
@@ -80,7 +80,7 @@ def test_orders_revenue(example: Example, pictures: Path | None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["click-sessions"], indirect=True)
-def test_click_sessions(example: Example, pictures: Path | None) -> None:
+def test_click_sessions_are_found(example: Example, pictures: Path | None) -> None:
     generate = example.generate
     clicks = list(generate.clicks(START, 150))
     example.client.create_topic("clicks", partitions=3)
@@ -176,7 +176,7 @@ RATES = {"EUR": Decimal("1.00"), "USD": Decimal("0.90"), "CHF": Decimal("1.05")}
 
 
 @pytest.mark.parametrize("example", ["exactly-once-copy"], indirect=True)
-def test_exactly_once_copy(example: Example, pictures: Path | None) -> None:
+def test_each_transfer_is_copied_once(example: Example, pictures: Path | None) -> None:
     """Each transfer is in one of the two topics, once, over several runs."""
     generate = example.generate
     example.client.create_topic("transfers", partitions=4)
@@ -310,10 +310,10 @@ def test_commands_of_the_page_run_as_printed(name: str, tmp_path: Path) -> None:
                 if command.startswith("millstream pipeline run") and "--once" not in command:
                     running = started(f"exec {command}", stdout=subprocess.DEVNULL)
                     continue
-                deadline = time.monotonic() + 4 * PATIENCE_S
+                deadline = time.monotonic() + 4 * TIMEOUT_SECONDS
                 while True:
                     shown = started(command, stdout=subprocess.PIPE, text=True)
-                    output = shown.communicate(timeout=4 * PATIENCE_S)[0]
+                    output = shown.communicate(timeout=4 * TIMEOUT_SECONDS)[0]
                     # A pipeline without end has its first results, and their topic, after a while.
                     if running is None or output or not command.startswith("millstream consume"):
                         break
@@ -321,7 +321,7 @@ def test_commands_of_the_page_run_as_printed(name: str, tmp_path: Path) -> None:
                 assert shown.returncode == 0, command
             if running is not None:
                 running.send_signal(signal.SIGINT)
-                assert running.wait(2 * PATIENCE_S) == 0
+                assert running.wait(2 * TIMEOUT_SECONDS) == 0
         finally:
             if running is not None and running.poll() is None:
                 running.kill()

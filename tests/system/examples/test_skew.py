@@ -56,7 +56,7 @@ def test_every_record_is_counted(spark: SparkSession, broker: EmbeddedBroker, se
     assert counted(spark, broker, "skewed", since_ms=4102444800000).partitions == {}  # none since 2100
 
 
-def test_the_command(
+def test_the_command_shows_the_skew_of_a_topic(
     offline: Run,  # noqa: F811
     spark: SparkSession,
     broker: EmbeddedBroker,
@@ -87,7 +87,7 @@ def test_the_command(
     assert offline("pipeline", "skew", "skewed", *address, "-o", "x.png").code == exit_codes.USAGE
 
 
-def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_since_takes_durations_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
     assert pipeline_skew._since_ms("2h") == 1_000_000_000 - 7_200_000
     assert pipeline_skew._since_ms("1970-01-01T00:00:01Z") == 1000

@@ -1,4 +1,4 @@
-"""Small requests that mean much work: while the broker is at them, it answers everyone else."""
+"""Small requests that mean much work: while the broker is at them, it responds to all other clients."""
 
 import struct
 import threading
@@ -57,7 +57,7 @@ def many_records(count: int, key: bytes | None = None, value: bytes | None = b""
 
 def throw(broker: EmbeddedBroker, topic: str, bomb: bytes, count: int = BOMBS) -> tuple[list[Any], int]:
     """Sends a bomb several times in one go; the rows of the responses, and how many requests of another client were
-    answered after the bombs were sent and before the last of them was answered."""
+    responded to after the bombs were sent and before the last of them had its response."""
     fields = {"acks": -1, "timeout_ms": 60_000}
     fields["topic_data"] = [{"name": topic, "partition_data": [{"index": 0, "records": bomb}]}]  # type: ignore[assignment]
     rows: list[Any] = []
@@ -71,13 +71,13 @@ def throw(broker: EmbeddedBroker, topic: str, bomb: bytes, count: int = BOMBS) -
 
         receiver = threading.Thread(target=receive)
         receiver.start()
-        answered = 0
+        responses = 0
         while receiver.is_alive():
             other.call("api_versions", 3)
-            answered += len(rows) < count
+            responses += len(rows) < count
         receiver.join()
     assert len(rows) == count
-    return rows, answered
+    return rows, responses
 
 
 def created(broker: EmbeddedBroker, name: str, **settings: str) -> str:
@@ -95,31 +95,31 @@ def peak_bytes(broker: EmbeddedBroker) -> int:
 
 def test_many_records_for_a_compacted_topic(broker: EmbeddedBroker) -> None:
     topic = created(broker, "compacted", cleanup_policy="compact")
-    rows, answered = throw(broker, topic, many_records(RECORDS, b"k"))
+    rows, responses = throw(broker, topic, many_records(RECORDS, b"k"))
     assert [row.error_code for row in rows] == [0] * BOMBS
     assert [row.base_offset for row in rows] == [RECORDS * number for number in range(BOMBS)], "in their order"
-    assert answered >= 3
-    rows, answered = throw(broker, topic, many_records(RECORDS))
+    assert responses >= 3
+    rows, responses = throw(broker, topic, many_records(RECORDS))
     assert {row.error_code for row in rows} == {ErrorCode.INVALID_RECORD}, "they have no key"
-    assert answered >= 3
+    assert responses >= 3
 
 
 def test_many_records_for_a_topic_with_schemas(broker: EmbeddedBroker) -> None:
     topic = created(broker, "schemas", millstream_value_schema_validation="true")
     # A null needs no schema. So each record is looked at, and none is a reason to stop.
-    rows, answered = throw(broker, topic, many_records(RECORDS, value=None))
+    rows, responses = throw(broker, topic, many_records(RECORDS, value=None))
     assert [row.error_code for row in rows] == [0] * BOMBS
-    assert answered >= 3
-    rows, answered = throw(broker, topic, many_records(RECORDS))
+    assert responses >= 3
+    rows, responses = throw(broker, topic, many_records(RECORDS))
     assert {row.error_code for row in rows} == {ErrorCode.INVALID_RECORD}
-    assert answered >= 3
+    assert responses >= 3
 
 
 def test_many_bytes_for_a_topic_with_its_own_codec(broker: EmbeddedBroker) -> None:
     topic = created(broker, "gzip", compression_type="gzip")
-    rows, answered = throw(broker, topic, many_records(1, value=bytes(20 << 20)), 4)
+    rows, responses = throw(broker, topic, many_records(1, value=bytes(20 << 20)), 4)
     assert [row.error_code for row in rows] == [0] * 4
-    assert answered >= 3
+    assert responses >= 3
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
@@ -171,12 +171,12 @@ def test_many_records_for_a_share_group_with_key_order(broker: EmbeddedBroker) -
 
         fetching = threading.Thread(target=fetch)
         fetching.start()
-        answered = 0
+        responses = 0
         while not done.is_set():
             other.call("api_versions", 3)
-            answered += 1
+            responses += 1
         fetching.join()
-        assert found[0].error_code == 0 and answered >= 3
+        assert found[0].error_code == 0 and responses >= 3
 
 
 @pytest.mark.parametrize("kind", ["plain", "compacted", "schemas", "codec"])

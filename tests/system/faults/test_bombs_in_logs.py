@@ -19,7 +19,7 @@ from millstream.testing import EmbeddedBroker
 from tests.acting_broker import act_as_broker
 from tests.integration.node.broker.test_share import REJECT, Group
 from tests.system.faults.test_bombs import created, many_records, peak_bytes
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, framed, header, now_ms
 
 MOST_RECORDS = 100_000
@@ -61,15 +61,15 @@ def meanwhile(broker: EmbeddedBroker, work: Callable[[], Any]) -> tuple[Any, int
     """The result of a blocking call, and how many requests of another client got a response before it."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(work()))
-    answered = 0
+    responses = 0
     with Wire(broker.bootstrap_servers, 120) as other:
         other.call("api_versions", 3)
         thread.start()
         while thread.is_alive():
             other.call("api_versions", 3)
-            answered += thread.is_alive()
+            responses += thread.is_alive()
     thread.join()
-    return results[0], answered
+    return results[0], responses
 
 
 def alter(wire: Wire, kind: int, resource: str, name: str, value: str | None) -> None:
@@ -90,7 +90,7 @@ def plant(broker: EmbeddedBroker, wire: Wire, topic: str, bomb: bytes) -> None:
 
 def metric(broker: EmbeddedBroker, name: str) -> float:
     host, port = broker.bootstrap_servers.split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_SECONDS)
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
     connection.close()
@@ -133,8 +133,8 @@ def test_it_is_found_by_time_as_a_whole(broker: EmbeddedBroker) -> None:
         def look(timestamp: int) -> int:
             partitions = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}]
             topics = [{"name": topic, "partitions": partitions}]
-            answer = wire.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics)
-            row = answer.topics[0].partitions[0]
+            response = wire.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics)
+            row = response.topics[0].partitions[0]
             assert row.error_code == 0
             return int(row.offset)
 
@@ -201,18 +201,18 @@ def produce_as_broker(wire: Wire, topic: str, data: bytes) -> int:
 def commit(wire: Wire, offset: int) -> int:
     topics = [{"name": "replay", "partitions": [{"partition_index": 0, "committed_offset": offset}]}]
     alone = {"generation_id_or_member_epoch": -1, "member_id": ""}
-    answer = wire.call("offset_commit", 8, group_id=GROUP, **alone, topics=topics)
-    return int(answer.topics[0].partitions[0].error_code)
+    response = wire.call("offset_commit", 8, group_id=GROUP, **alone, topics=topics)
+    return int(response.topics[0].partitions[0].error_code)
 
 
 def committed(wire: Wire) -> int:
     """The committed offset of the group, once its coordinator has loaded its log."""
     while True:
         groups = [{"group_id": GROUP, "topics": [{"name": "replay", "partition_indexes": [0]}]}]
-        answer = wire.call("offset_fetch", 8, groups=groups, require_stable=False).groups[0]
-        if answer.error_code not in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
-            assert answer.error_code == 0
-            return int(answer.topics[0].partitions[0].committed_offset)
+        response = wire.call("offset_fetch", 8, groups=groups, require_stable=False).groups[0]
+        if response.error_code not in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
+            assert response.error_code == 0
+            return int(response.topics[0].partitions[0].committed_offset)
 
 
 def test_a_coordinator_passes_over_it_when_it_loads(broker: EmbeddedBroker) -> None:

@@ -17,7 +17,7 @@ from tests.repository import REPOSITORY
 from tests.system.chaos import containment
 
 _DELIVERED = "delivered while the leader was cut off"
-_PATIENCE_S = 120.0
+_TIMEOUT_SECONDS = 120.0
 
 
 @pytest.mark.slow
@@ -52,16 +52,16 @@ def _run(idempotent: str, directory: Path) -> None:
             producer.produce("t", b"x", partition=partition, on_delivery=lambda error, _: delivered.append(not error))
 
         send()
-        assert producer.flush(_PATIENCE_S) == 0 and delivered == [True]
+        assert producer.flush(_TIMEOUT_SECONDS) == 0 and delivered == [True]
         for other in cluster.nodes:
             if other != leader:
                 cluster.network.cut(leader, other)
                 cluster.network.cut(other, leader)
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + _TIMEOUT_SECONDS
         while len(delivered) == 1 and time.monotonic() < until:
             send()
             producer.poll(0.02)
-        print(_DELIVERED if delivered[1:2] == [True] else f"not delivered within {_PATIENCE_S:g} s: {delivered}")
+        print(_DELIVERED if delivered[1:2] == [True] else f"not delivered within {_TIMEOUT_SECONDS:g} s: {delivered}")
         producer.purge()
         producer.flush(5)
 

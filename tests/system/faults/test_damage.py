@@ -187,8 +187,8 @@ def test_indexes_that_are_missing_or_wrong_are_made_again(broker: EmbeddedBroker
             assert read_numbers(broker.bootstrap_servers, name) == list(range(15))
             for value in (0, 7, 14):
                 row = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": 1000 + value}]
-                answer = wire.call("list_offsets", 7, replica_id=-1, topics=[{"name": name, "partitions": row}])
-                assert answer.topics[0].partitions[0].offset == value, name
+                response = wire.call("list_offsets", 7, replica_id=-1, topics=[{"name": name, "partitions": row}])
+                assert response.topics[0].partitions[0].offset == value, name
                 assert read_numbers(broker.bootstrap_servers, name, first_offset=value)[0] == value
 
 

@@ -16,7 +16,7 @@ from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
 from millstream.node.runtime.real_environment import real_environment
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 TOPICS = {f"topic-{number}" for number in range(3)}
 METADATA = "__cluster_metadata-0"
@@ -29,7 +29,7 @@ def make_directory(data_dir: Path, *, cleanly: bool) -> Path:
     with EmbeddedBroker(settings, data_dir=data_dir) as broker:
         for name in sorted(TOPICS):
             admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-            admin.create_topics([NewTopic(name, 2, 1)])[name].result(PATIENCE_S)
+            admin.create_topics([NewTopic(name, 2, 1)])[name].result(TIMEOUT_SECONDS)
             broker.restart()
         if not cleanly:
             broker.kill()

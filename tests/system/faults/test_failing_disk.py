@@ -21,7 +21,7 @@ from tests.failing_disk import READ, SYNC, TORN, WRITE, FailingDisks, can_be_bui
 from tests.system.cluster.conftest import Writer, create_topic, described, eventually, leader_of
 from tests.system.cluster.kafka_tools import KafkaTools
 from tests.system.cluster.test_failover import check_nothing_lost
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Closed, Wire, batch
 from tools import apache_kafka
 
@@ -144,7 +144,7 @@ def _nobody_leads_at(cluster: EmbeddedCluster, victim: int) -> None:
 def _status(address: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "millstream", "cluster", "status", "--json", "-b", address]
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    said = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, env=environment)
+    said = subprocess.run(command, capture_output=True, timeout=TIMEOUT_SECONDS, env=environment)
     assert said.returncode in (0, 8), said.stderr
     return json.loads(said.stdout)
 
@@ -175,7 +175,7 @@ def _is_well(address: str) -> None:
 
 def _get(address: str, path: str) -> str:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=PATIENCE_S) as response:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=TIMEOUT_SECONDS) as response:
             return bytes(response.read()).decode()
     except urllib.error.HTTPError as error:
         return error.read().decode()

@@ -16,7 +16,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.node.runtime.disk import RealDisk, RealFile
 from millstream.node.runtime.node import Node
 from millstream.node.runtime.real_environment import real_environment
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, values
 
 
@@ -65,10 +65,10 @@ def address(tmp_path: Path, disk: HeldDisk, settings: list[str]) -> Iterator[str
     node = Node(config, real_environment(loop), RealDisk())
 
     try:
-        yield str(asyncio.run_coroutine_threadsafe(node.start(), loop).result(PATIENCE_S))
+        yield str(asyncio.run_coroutine_threadsafe(node.start(), loop).result(TIMEOUT_SECONDS))
     finally:
         disk.open.set()
-        asyncio.run_coroutine_threadsafe(node.stop(), loop).result(PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(node.stop(), loop).result(TIMEOUT_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -90,7 +90,7 @@ def is_silent(wire: Wire) -> bool:
     except TimeoutError:
         return True
     finally:
-        wire.socket.settimeout(PATIENCE_S)
+        wire.socket.settimeout(TIMEOUT_SECONDS)
     return False
 
 
@@ -101,7 +101,7 @@ def test_an_ack_waits_for_the_fsync_and_one_fsync_serves_all_who_wait(address: s
         disk.open.clear()
         before = disk.count
         send(wires[0])
-        assert disk.entered.acquire(timeout=PATIENCE_S)
+        assert disk.entered.acquire(timeout=TIMEOUT_SECONDS)
         assert is_silent(wires[0])
         for wire in wires[1:]:
             send(wire, acks=1)
@@ -167,7 +167,7 @@ def test_without_it_an_ack_waits_for_no_fsync(address: str, disk: HeldDisk) -> N
             assert code(wire) == 0
 
 
-def test_flush_messages(address: str, disk: HeldDisk) -> None:
+def test_flush_messages_bounds_records_between_syncs(address: str, disk: HeldDisk) -> None:
     with Wire(address) as wire:
         wire.create_topic("data", 1, flush_messages="5")
         before = disk.count
@@ -249,7 +249,7 @@ def test_a_committed_offset_is_acknowledged_when_it_is_on_disk(address: str, dis
         before = disk.count
         for number, wire in enumerate(wires):
             commit_offset(wire, number)
-        assert disk.entered.acquire(timeout=PATIENCE_S)
+        assert disk.entered.acquire(timeout=TIMEOUT_SECONDS)
         assert all(map(is_silent, wires))
         group = {"group_id": "group", "topics": [{"name": "data", "partition_indexes": [0]}]}
         with Wire(address) as reader:
@@ -285,7 +285,7 @@ def test_a_committed_transaction_is_acknowledged_when_that_is_on_disk(address: s
             pass
         disk.open.clear()
         wire.send("end_txn", 3, transactional_id="writer", committed=True, **of_producer)
-        assert disk.entered.acquire(timeout=PATIENCE_S)
+        assert disk.entered.acquire(timeout=TIMEOUT_SECONDS)
         assert is_silent(wire)
         disk.open.set()
         assert wire.receive("end_txn", 3)[1].error_code == 0

@@ -13,7 +13,7 @@ from tests.wire import Closed, Wire, batch, values
 
 
 def produce_until_killed(address: str, partition: int, acked: list[int]) -> None:
-    """Pipelines small batches; every answer that comes back is a promise."""
+    """Pipelines small batches; every response that comes back is a promise."""
     try:
         with Wire(address) as wire:
             for value in range(1_000_000):
@@ -24,7 +24,7 @@ def produce_until_killed(address: str, partition: int, acked: list[int]) -> None
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_was_acknowledged_survives(broker: EmbeddedBroker, seed: int) -> None:
+def test_acknowledged_records_survive_a_kill(broker: EmbeddedBroker, seed: int) -> None:
     with Wire(broker.bootstrap_servers) as wire:
         wire.create_topic(TOPIC, 3, segment_bytes="1048576")
     acked: list[list[int]] = [[], [], []]

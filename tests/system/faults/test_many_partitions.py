@@ -23,7 +23,7 @@ def descriptors(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_ten_thousand_partitions(tmp_path: Path) -> None:
+def test_a_broker_with_ten_thousand_partitions_restarts(tmp_path: Path) -> None:
     with EmbeddedBroker(data_dir=tmp_path / "data", stop_timeout=120, start_timeout=120) as broker:
         with Wire(broker.bootstrap_servers, timeout=120) as wire:
             for first in range(0, TOPICS, 100):

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.node.storage.file_formats import TRANSACTION_INDEXES
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 TOPIC = "data"
 PATTERNS = ["*.txnindex", "*.index", "*.timeindex", "*.snapshot", "leader-epoch-checkpoint", "*.[!l]*"]
@@ -22,9 +22,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
     with EmbeddedBroker(data_dir=tmp_path_factory.mktemp("missing") / "data") as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers, **QUIET})
         config = {"segment.bytes": str(1 << 20), "index.interval.bytes": "100", "retention.ms": "-1"}
-        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(PATIENCE_S)
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(TIMEOUT_SECONDS)
         producer = Producer({"bootstrap.servers": running.bootstrap_servers, "transactional.id": "writer", **QUIET})
-        producer.init_transactions(PATIENCE_S)
+        producer.init_transactions(TIMEOUT_SECONDS)
         for number in range(30):
             producer.begin_transaction()
             word = "kept" if number % 2 else "aborted"
@@ -32,11 +32,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
                 producer.produce(
                     TOPIC, f"{word} {number} {record} " + "x" * 50_000, timestamp=1_700_000_000_000 + number
                 )
-            producer.flush(PATIENCE_S)
+            producer.flush(TIMEOUT_SECONDS)
             if number % 2:
-                producer.commit_transaction(PATIENCE_S)
+                producer.commit_transaction(TIMEOUT_SECONDS)
             else:
-                producer.abort_transaction(PATIENCE_S)
+                producer.abort_transaction(TIMEOUT_SECONDS)
         yield running
 
 
@@ -47,12 +47,12 @@ def seen(broker: EmbeddedBroker) -> tuple[list[bytes | None], int]:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     found = []
     while True:
-        message = consumer.poll(PATIENCE_S)
+        message = consumer.poll(TIMEOUT_SECONDS)
         assert message is not None
         if message.error():
             break
         found.append(message.value())
-    (at,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, 1_700_000_000_015)], timeout=PATIENCE_S)
+    (at,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, 1_700_000_000_015)], timeout=TIMEOUT_SECONDS)
     consumer.close()
     return found, at.offset
 

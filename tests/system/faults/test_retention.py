@@ -6,7 +6,7 @@ import time
 from millstream.formats.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker
 from tests.system.faults.conftest import TOPIC, number, read_numbers, write_numbers
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, decode, fetch_fields, values
 
 
@@ -16,14 +16,14 @@ def test_a_slow_reader_gets_whole_what_is_deleted_meanwhile(broker: EmbeddedBrok
         write_numbers(wire, 30, size=900_000)
         fields = fetch_fields([(TOPIC, 0, 0)], partition_max_bytes=50 << 20)
         slow.send("fetch", 12, **fields)
-        (size,) = struct.unpack(">i", slow.receive_exactly(4))  # the answer is under way, most of it still in the file
+        (size,) = struct.unpack(">i", slow.receive_exactly(4))  # most of the response is still in the file
         assert size > 25_000_000
         records = [{"partition_index": 0, "offset": -1}]
         wire.call("delete_records", 2, topics=[{"name": TOPIC, "partitions": records}], timeout_ms=1000)
         wire.call("delete_topics", 6, topics=[{"name": TOPIC}], timeout_ms=1000)
         wait_until(lambda: not (broker.data_dir / f"{TOPIC}-0").exists())
-        _, answer = decode("fetch", 12, slow.receive_exactly(size))
-        found = values(answer.responses[0].partitions[0].records)
+        _, response = decode("fetch", 12, slow.receive_exactly(size))
+        found = values(response.responses[0].partitions[0].records)
         assert found == [number(value, 900_000) for value in range(30)]
 
 
@@ -31,7 +31,7 @@ def test_readers_and_writers_go_on_while_old_segments_go(broker: EmbeddedBroker)
     with Wire(broker.bootstrap_servers) as wire:
         wire.create_topic(TOPIC, 1, segment_bytes="1048576", retention_bytes="2097152")
         start, total = 0, 0
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while start < 20 and time.monotonic() < deadline:
             write_numbers(wire, 5, first=total, size=100_000)
             total += 5
@@ -61,7 +61,7 @@ def test_records_older_than_their_time_go(broker: EmbeddedBroker) -> None:
 
 
 def wait_until(condition: object) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not come about in a minute"
         time.sleep(0.1)

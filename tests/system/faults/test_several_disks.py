@@ -16,7 +16,7 @@ from tests.system.cluster.conftest import Writer, create_topic, described, event
 from tests.system.cluster.kafka_tools import KafkaTools
 from tests.system.cluster.test_failover import check_nothing_lost
 from tests.system.faults.test_failing_disk import _write
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools import apache_kafka
 
 pytestmark = pytest.mark.skipif(not can_be_built(), reason="needs gcc, to build the library that lets disks fail")
@@ -142,7 +142,7 @@ def test_tools_move_replicas_between_directories(cluster: EmbeddedCluster, tmp_p
         [*command, "--bootstrap", cluster.bootstrap_servers, "--json"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
     assert moved.returncode == 0, moved.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from millstream.testing import EmbeddedBroker
 from tests.system.faults.conftest import TOPIC, number, read_numbers
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Closed, Wire, batch, fetch_fields
 
 
@@ -20,7 +20,7 @@ def load(address: str, partition: int, acked: list[int], started: threading.Barr
                 if wire.produce(TOPIC, batch(number(value, 500)), partition).error_code == 0:
                     acked.append(value)
                 if value == 20:
-                    started.wait(PATIENCE_S)
+                    started.wait(TIMEOUT_SECONDS)
     except (Closed, OSError):
         pass
 
@@ -35,7 +35,7 @@ def test_sigterm_under_load_stops_soon_and_the_next_start_is_clean(broker: Embed
     ]
     for thread in threads:
         thread.start()
-    started.wait(PATIENCE_S)
+    started.wait(TIMEOUT_SECONDS)
     broker.stop()  # raises when it takes longer than the ten seconds a broker is given
     for thread in threads:
         thread.join()

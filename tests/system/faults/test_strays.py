@@ -73,7 +73,7 @@ def test_new_settings_reach_logs_that_only_maintenance_has_opened(broker: Embedd
     with Wire(broker.bootstrap_servers) as wire:
         settings = [{"name": "retention.bytes", "config_operation": 0, "value": "0"}]
         rows = [{"resource_type": 2, "resource_name": TOPIC, "configs": settings}]
-        answer = wire.call("incremental_alter_configs", 1, resources=rows, validate_only=False)
-        assert answer.responses[0].error_code == 0
+        response = wire.call("incremental_alter_configs", 1, resources=rows, validate_only=False)
+        assert response.responses[0].error_code == 0
     until(lambda: not log.exists())
     assert (directory / f"{10:020d}.log").exists()

@@ -11,7 +11,7 @@ from millstream.formats.records.record import Record, build_batch
 from millstream.node.server.request import BROKER_CLIENT_ID
 from millstream.testing import EmbeddedBroker
 from tests.acting_broker import act_as_broker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, decode, framed, header, now_ms
 
 TOPIC = "orders"
@@ -29,16 +29,16 @@ def write_as_a_broker(address: str, data_dir: Path, topic: str, key: bytes, valu
     with Wire(address) as wire:
         act_as_broker(wire, data_dir)
         wire.send_raw(framed(header(schema.api_key, 12, 1, flexible=True, client_id=f"{BROKER_CLIENT_ID}9") + body))
-        answer = decode("produce", 12, wire.receive_raw())[1]
-    return int(answer.responses[0].partition_responses[0].error_code)
+        response = decode("produce", 12, wire.receive_raw())[1]
+    return int(response.responses[0].partition_responses[0].error_code)
 
 
 def transact(address: str) -> None:
     producer = Producer({"bootstrap.servers": address, "transactional.id": "tx"})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     producer.begin_transaction()
     producer.produce(TOPIC, b"x")
-    producer.commit_transaction(PATIENCE_S)
+    producer.commit_transaction(TIMEOUT_SECONDS)
 
 
 def committed(address: str) -> int:
@@ -59,7 +59,7 @@ def commit(address: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff" * 30])
-def test_coordinators_load(tmp_path: Path, value: bytes | None) -> None:
+def test_coordinators_load_beside_unreadable_records(tmp_path: Path, value: bytes | None) -> None:
     with EmbeddedBroker(SETTINGS, data_dir=tmp_path) as broker:
         address = broker.bootstrap_servers
         with Wire(address) as wire:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.waiting import LONG_PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS
 
 
 class Committed:
@@ -44,8 +44,10 @@ class Committed:
         while not self.has(count):
             check()
             if self.count > before:
-                before, deadline = self.count, time.monotonic() + LONG_PATIENCE_S
-            assert time.monotonic() < deadline, f"{what}: {self.count} of {count}, no more in {LONG_PATIENCE_S:g} s"
+                before, deadline = self.count, time.monotonic() + LONG_TIMEOUT_SECONDS
+            assert time.monotonic() < deadline, (
+                f"{what}: {self.count} of {count}, no more in {LONG_TIMEOUT_SECONDS:g} s"
+            )
 
     def close(self) -> None:
         self._consumer.close()

@@ -29,7 +29,7 @@ from tools import apache_kafka, kafka_libraries
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-until = partial(waiting.until, patience_s=waiting.LONG_PATIENCE_S)
+until = partial(waiting.until, timeout_s=waiting.LONG_TIMEOUT_SECONDS)
 
 MAIN_CLASS = "org.apache.kafka.connect.cli.ConnectDistributed"
 TOPIC, PARTITIONS = "lines", 3

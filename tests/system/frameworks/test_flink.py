@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from millstream.testing import EmbeddedCluster
 from tests.system.frameworks.committed import Committed
 from tests.topics import make_topic
-from tests.waiting import LONG_PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS
 from tools import apache_kafka, install_test_clients, kafka_libraries
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -117,7 +117,7 @@ class Words:
         for _ in range(count):
             self._producer.produce(INPUT, key=str(self.sent), value=WORDS[self.sent % len(WORDS)])
             self.sent += 1
-        assert self._producer.flush(LONG_PATIENCE_S) == 0
+        assert self._producer.flush(LONG_TIMEOUT_SECONDS) == 0
 
 
 def test_counts_are_exact_whatever_fails(cluster: EmbeddedCluster, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tests.wire import Closed, Wire
 CONNECTIONS = 12
 FRAMES_PER_VOLLEY = 100
 CHECK_EVERY = 50_000
-STALLED_S = 2.0
+STALLED_SECONDS = 2.0
 UNFINISHED_SHARE = 0.01
 UNFINISHED_KEPT = 20
 ABANDONED_SHARE = 0.02
@@ -40,7 +40,7 @@ RENEWED_PER_VOLLEY = 15
 SOURCES = tuple(f"127.0.0.{number}" for number in range(2, 32))
 LARGEST_GROWTH_MB = 150.0
 LARGEST_DESCRIPTORS = 3000
-# Those that wait for the disk, or answer with much, come less often: the time is better spent on more frames.
+# Those that wait for the disk, or respond with much, come less often: the time is better spent on more frames.
 SELDOM = {
     "create_topics": 0.03,
     "delete_topics": 0.01,
@@ -160,7 +160,7 @@ class Fuzzer:
 
     def _look_for_stalled(self, running: set[Volley]) -> None:
         now = time.monotonic()
-        for volley in [each for each in running if now - each.last_progress > STALLED_S]:
+        for volley in [each for each in running if now - each.last_progress > STALLED_SECONDS]:
             # A fetch whose time to wait was hit by a mutation; or the broker hangs, which the probe tells.
             self._target.probe()
             self._selector.unregister(volley.socket)
@@ -195,7 +195,7 @@ class Fuzzer:
             reset(self._unfinished.popleft())
 
     def _abandon(self, frames: list[bytearray]) -> None:
-        """A connection that asks much and is gone before the first answer."""
+        """A connection that asks much and is gone before the first response."""
         sock = connect(self._address, self._chance.choice(SOURCES))
         sock.send(b"".join(frames)[: self._chance.choice((100, 5000, 50_000))])
         reset(sock)

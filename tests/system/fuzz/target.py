@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.testing import EmbeddedBroker
 from tests.system.fuzz.values import PARTITIONS, TOPICS
-from tests.waiting import PATIENCE_S
-from tests.wire import TIMEOUT_S, Wire, request_names
+from tests.waiting import TIMEOUT_SECONDS
+from tests.wire import Wire, request_names
 
 KEPT_TOPIC = "Kept.Safe"
 """No request that the fuzzer makes names it, and no flipped bit leads to it."""
@@ -95,13 +95,13 @@ class Target:
     # What must hold
 
     def probe(self) -> None:
-        """The broker answers someone new."""
+        """The broker responds to a new client."""
         try:
             with Wire(self.address) as wire:
                 wire.call("api_versions", 3, client_software_name="probe", client_software_version="1")
         except OSError as error:
             state = "runs" if self.broker.running else "is dead"
-            raise Trouble(f"no answer within {TIMEOUT_S:g} s ({error}); the broker's process {state}") from error
+            raise Trouble(f"no response within {TIMEOUT_SECONDS:g} s ({error}); its process {state}") from error
 
     def check_log(self) -> None:
         with open(self.broker.log_file, "rb") as log:
@@ -126,7 +126,7 @@ class Target:
         fresh = [b"%d" % (len(self._kept) + number) for number in range(_KEPT_PER_CHECK)]
         for value in fresh:
             producer.produce(KEPT_TOPIC, value, on_delivery=delivered)
-        if producer.flush(PATIENCE_S) or unsure:
+        if producer.flush(TIMEOUT_SECONDS) or unsure:
             raise Trouble(f"a producer could not write any more: {unsure[:3]}")
         self._kept += fresh
         consumer = Consumer(

@@ -1,15 +1,15 @@
-"""Many frames over one connection, pipelined; knows from the answers how far the broker came.
+"""Many frames over one connection, pipelined; knows from the responses how far the broker came.
 
 Each frame carries its place as correlation id, and a harmless request follows the last one. When the broker closes the
-connection, the frame after the last answered one is taken to be the reason, and the rest goes over a new connection: so
-a frame is counted when the broker has dealt with it, not when it left.
+connection, the frame after the last one with a response is taken to be the reason. The rest goes over a new connection.
+So a frame is counted when the broker has dealt with it, not when it left.
 """
 
 import socket
 import struct
 import time
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import framed, request
 
 _SIZE = struct.Struct(">i")
@@ -32,7 +32,7 @@ def connect(address: tuple[str, int], source: str) -> socket.socket:
         # Many source addresses, so that closed connections do not use up the ports of one.
         sock.setsockopt(socket.SOL_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT
         sock.bind((source, 0))
-        sock.settimeout(PATIENCE_S)
+        sock.settimeout(TIMEOUT_SECONDS)
         sock.connect(address)
         sock.setblocking(False)
     except BaseException:
@@ -81,10 +81,10 @@ class Volley:
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent = memoryview(b"")  # reading will tell what was answered before
+            self._unsent = memoryview(b"")  # reading will tell which responses came before
 
     def receive(self) -> bool:
-        """Takes answers; False when the volley is over, or must go on over a new connection."""
+        """Takes responses; False when the volley is over, or must go on over a new connection."""
         try:
             data = self.socket.recv(_READ_BYTES)
         except BlockingIOError:
@@ -94,7 +94,7 @@ class Volley:
         if not data:
             self.socket.close()
             self.closed_by_broker += 1
-            self.done += 1  # the frame after the last answer
+            self.done += 1  # the frame after the last response
             return False
         self.last_progress = time.monotonic()
         self._take(data)

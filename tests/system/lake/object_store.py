@@ -14,11 +14,11 @@ def _one_at_a_time(app: Any) -> Any:
     """Moto looks whether an object is there, and then writes it: two who write the same at once would both be first."""
     lock = threading.Lock()
 
-    def answer(environ: Any, start_response: Any) -> Iterable[bytes]:
+    def respond(environ: Any, start_response: Any) -> Iterable[bytes]:
         with lock:
             return list(app(environ, start_response))
 
-    return answer
+    return respond
 
 
 @pytest.fixture(scope="module")

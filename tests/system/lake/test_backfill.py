@@ -20,7 +20,7 @@ from millstream.lake.errors import LakeError, LakeOptionError
 from millstream.lake.options import parse_options
 from millstream.testing import EmbeddedBroker
 from tests.system.lake.conftest import BEGIN, opened, records, written
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def _records(bootstrap: str, topic: str) -> list[Any]:
         found: list[Any] = []
         ended: set[int | None] = set()
         while len(ended) < len(partitions):
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None
             if message.error():
                 ended.add(message.partition())

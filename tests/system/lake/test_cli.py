@@ -28,7 +28,7 @@ def _json(capsys: pytest.CaptureFixture[str], *words: str) -> object:
     return json.loads(capsys.readouterr().out)
 
 
-def test_looking_at_tables(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_listed_and_shown(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed = _json(capsys, "table", "list", str(lake))
     assert isinstance(listed, list)
     assert {(each["format"], each["rows"], each["files"], each["partition_by"]) for each in listed} == {
@@ -52,7 +52,7 @@ def test_looking_at_tables(lake: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_optimize(lake: Path, table_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_optimize_makes_fewer_files(lake: Path, table_format: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(lake / f"of-{table_format}")
     result = _json(capsys, "table", "optimize", path, "--sort", "offset")
     assert isinstance(result, dict)
@@ -63,7 +63,7 @@ def test_optimize(lake: Path, table_format: str, capsys: pytest.CaptureFixture[s
     assert isinstance(found, dict) and found["rows"] == 30
 
 
-def test_backfill(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_backfill_writes_rows_to_a_topic(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with EmbeddedBroker() as broker:
         with connect(broker.bootstrap_servers) as client:
             client.create_topic("again", config={"retention.ms": -1})

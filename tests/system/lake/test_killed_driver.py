@@ -97,7 +97,7 @@ def test_each_row_once_without_spark(tmp_path: Path, table_format: str) -> None:
 @pytest.mark.parametrize(
     "table_format", [each if each == "delta" else pytest.param(each, marks=pytest.mark.slow) for each in FORMATS]
 )
-def test_upserts_without_spark(tmp_path: Path, table_format: str) -> None:
+def test_a_killed_batch_writer_keeps_the_last_row_of_each_key(tmp_path: Path, table_format: str) -> None:
     """Killed between any two steps of a merge: each key has the row of its last batch, once."""
     moments = random.Random(f"upserts {table_format}")
     command = [sys.executable, "-m", "tests.system.lake.batch_writer", str(tmp_path / "t"), table_format]
@@ -117,7 +117,7 @@ def test_upserts_without_spark(tmp_path: Path, table_format: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_each_record_once(tmp_path: Path, table_format: str) -> None:
+def test_a_killed_driver_writes_each_record_once(tmp_path: Path, table_format: str) -> None:
     moments = random.Random(f"lake {table_format}")
     path = tmp_path / "table"
     sent: list[int] = []
@@ -145,7 +145,9 @@ def test_each_record_once(tmp_path: Path, table_format: str) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mode", ["upsert", "history"])
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_upserts_through_spark(tmp_path: Path, table_format: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_spark_driver_keeps_the_last_row_of_each_key(
+    tmp_path: Path, table_format: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Random changes that come late and twice, and a driver that is killed: the table is the model, for all engines."""
     chance = random.Random(f"upserts through Spark {table_format} {mode}")
     path = tmp_path / "table"

@@ -75,7 +75,7 @@ def test_writers_at_the_same_time(store: dict[str, str], tmp_path: Path, table_f
     assert _offsets(open_table(options)) == [number * 100 + batch for number in range(3) for batch in range(3)]
 
 
-def test_a_store_that_does_not_answer(store: dict[str, str]) -> None:
+def test_a_store_that_does_not_respond_is_named_in_the_error(store: dict[str, str]) -> None:
     with pytest.raises(LakeError, match=r"s3://nowhere/t on http://127\.0\.0\.1:\d+"):
         open_table(parse_options({"path": "s3://nowhere/t", **store}))
     with pytest.raises(LakeOptionError, match="needs a catalog that all its users can reach"):

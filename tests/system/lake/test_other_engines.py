@@ -48,7 +48,7 @@ def _same(found: pa.Table, expected: list[dict[str, Any]]) -> None:
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
 
 
-def test_delta_in_polars(tmp_path: Path) -> None:
+def test_polars_reads_delta_tables(tmp_path: Path) -> None:
     expected = _filled(tmp_path / "t", "delta")
     _same(polars.read_delta(str(tmp_path / "t")).to_arrow(), expected)
 

@@ -27,7 +27,7 @@ NEW = pa.struct([pa.field("x", pa.int64()), pa.field("y", pa.string())])
     ],
 )
 @pytest.mark.parametrize("start", [0, 1, 3])
-def test_nested_rows(old: Any, new: Any, values: list[Any], start: int) -> None:
+def test_nested_rows_get_new_fields_as_null(old: Any, new: Any, values: list[Any], start: int) -> None:
     rows = pa.record_batch({"c": pa.array(values, old)}).slice(start)
     got = conform(rows, pa.schema([pa.field("c", new), pa.field("more", pa.int8())]))
     got.validate(full=True)
@@ -43,7 +43,7 @@ def _with_y(value: Any) -> Any:
     return [_with_y(each) for each in value] if isinstance(value, list) else value
 
 
-def test_what_a_table_becomes() -> None:
+def test_a_table_gets_the_new_columns() -> None:
     table = pa.schema([pa.field("a", pa.int32()), pa.field("m", pa.map_(pa.string(), OLD))])
     rows = storable(pa.schema([pa.field("m", pa.map_(pa.string(), NEW)), pa.field("b", pa.float32(), nullable=False)]))
     evolution = evolve(table, rows, can_hold, name="t")

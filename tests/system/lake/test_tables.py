@@ -138,7 +138,7 @@ def test_writers_at_the_same_time(tmp_path: Path, table_format: str) -> None:
     assert _offsets(open_table(parse_options({"path": str(tmp_path / "t")}))) == expected
 
 
-def test_replacing_everything(tmp_path: Path, table_format: str) -> None:
+def test_a_replaced_table_keeps_its_old_version(tmp_path: Path, table_format: str) -> None:
     table = opened(tmp_path / "t", table_format)
     table.commit(written(table, records(0, 10)), None, replace=False)
     version = table.version
@@ -194,7 +194,7 @@ def test_partition_values_of_every_kind(tmp_path: Path, table_format: str) -> No
 
 
 @pytest.mark.parametrize("unit", ["hours", "months"])
-def test_hours_and_months(tmp_path: Path, table_format: str, unit: str) -> None:
+def test_tables_are_partitioned_by_hours_and_months(tmp_path: Path, table_format: str, unit: str) -> None:
     table = opened(tmp_path / "t", table_format, partitionBy=f"{unit}(timestamp)")
     table.commit(written(table, records(0, 2), records(2, 2, days=40)), None, replace=False)
     assert len(table.scan().files) == 2
@@ -228,7 +228,7 @@ def test_new_columns_are_added_and_old_rows_read_null(tmp_path: Path, table_form
     ]
 
 
-def test_widening(tmp_path: Path, table_format: str) -> None:
+def test_types_of_columns_are_widened(tmp_path: Path, table_format: str) -> None:
     narrow = pa.record_batch({"id": pa.array([1], pa.int32()), "price": pa.array([0.5], pa.float32())})
     wide = pa.record_batch({"id": pa.array([2**40], pa.int64()), "price": pa.array([0.1], pa.float64())})
     table = opened(tmp_path / "t", table_format, narrow.schema)
@@ -248,7 +248,7 @@ def test_widening(tmp_path: Path, table_format: str) -> None:
     ]
 
 
-def test_what_cannot_change_is_refused(tmp_path: Path, table_format: str) -> None:
+def test_wrong_changes_of_columns_are_refused(tmp_path: Path, table_format: str) -> None:
     rows = pa.schema([pa.field("id", pa.int64()), pa.field("s", NESTED)])
     opened(tmp_path / "t", table_format, rows)
     for changed, message in (
@@ -268,7 +268,7 @@ def test_what_cannot_change_is_refused(tmp_path: Path, table_format: str) -> Non
         opened(tmp_path / "t", other, rows)
 
 
-def test_partitions_that_cannot_be(tmp_path: Path, table_format: str) -> None:
+def test_wrong_partition_terms_are_refused(tmp_path: Path, table_format: str) -> None:
     for term, message in (
         ("nope", "there is no column nope"),
         ("days(key)", "not a time"),
@@ -346,10 +346,10 @@ def test_vacuum_deletes_leftovers_and_nothing_else(tmp_path: Path, table_format:
     assert _offsets(table) == list(range(20))
 
 
-def test_a_commit_whose_answer_was_lost_keeps_its_files(
+def test_a_commit_whose_response_was_lost_keeps_its_files(
     tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store's client tries again after a lost answer, and finds that someone was faster: itself."""
+    """A store's client tries again after a lost response, and finds that someone was faster: itself."""
     table = opened(tmp_path / "t", table_format)
     files = written(table, records(0, 10))
     assert table.commit(files, AppTransaction("q", 0), replace=False)
@@ -396,7 +396,7 @@ def test_paths_as_java_writes_them(tmp_path: Path) -> None:
     assert storage.relative(f"file:{tmp_path}/other/x") is None
 
 
-def test_history(tmp_path: Path, table_format: str) -> None:
+def test_history_lists_every_version(tmp_path: Path, table_format: str) -> None:
     table = opened(tmp_path / "t", table_format)
     table.commit(written(table, records(0, 10)), AppTransaction("q", 0), replace=False)
     table.commit(written(table, records(10, 10)), AppTransaction("q", 1), replace=False)

@@ -216,7 +216,7 @@ def test_a_deletion_is_forgotten_after_a_while(tmp_path: Path, table_format: str
     assert [row["text"] for row in writer.rows()] == ["late"]
 
 
-def test_several_keys(tmp_path: Path, table_format: str) -> None:
+def test_rows_are_replaced_by_several_key_columns(tmp_path: Path, table_format: str) -> None:
     writer = Writer(tmp_path / "t", table_format, keys="shop,id")
     writer.write(0, [change(1, 1, "a"), change(2, 1, "b"), change(4, 1, "c")])
     writer.write(1, [change(4, 2, None), change(2, 0, "late"), change(1, 2, "a2")])

@@ -30,7 +30,7 @@ from millstream.simulator.history import History, Recorder, Seen, Send, check
 from tests.mirrors import Mirror, cluster_of, make_source_topic, read_all
 from tests.repository import REPOSITORY
 from tests.system.chaos.nodes import MillstreamNode
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 SIDES = {"west": 1, "east": 2}
 TOPIC, GROUP, PARTITIONS = "orders", "readers", 3
@@ -170,7 +170,7 @@ class Side:
             node.prepare()
             node.start()
         for node in self.nodes.values():
-            node.wait_until_it_answers()
+            node.wait_until_it_responds()
 
     def stop(self) -> None:
         for node in self.nodes.values():
@@ -195,7 +195,7 @@ class Side:
         self.nodes[node].kill()
         yield
         self.nodes[node].start()
-        self.nodes[node].wait_until_it_answers()
+        self.nodes[node].wait_until_it_responds()
 
 
 # The clients
@@ -243,7 +243,7 @@ class Writer:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_SECONDS) == 0
 
 
 class Reader:
@@ -403,7 +403,7 @@ def run(directory: Path, delay_ms: float, loss: float, seed: int) -> None:
         for reader in (readers[1], again):
             reader.read_to(back.ends(TOPIC))
             check_history([*kept_sends, *after.recorder.history.sends], reader)
-        back.admin.promote(back.name, timeout_s=PATIENCE_S)
+        back.admin.promote(back.name, timeout_s=TIMEOUT_SECONDS)
         say("equal, byte for byte; the west leads again")
 
 

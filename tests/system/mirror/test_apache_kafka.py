@@ -11,7 +11,7 @@ from millstream.admin.mirrors import MirrorError
 from millstream.raw_client import TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.mirrors import Mirror, cluster_of, fresh, make_source_topic, produce, read_all, transaction
-from tests.waiting import PATIENCE_S, eventually, until
+from tests.waiting import TIMEOUT_SECONDS, eventually, until
 from tools import apache_kafka
 
 pytestmark = [
@@ -96,7 +96,7 @@ def test_a_group_moves_to_millstream_and_goes_on(mirror: Mirror) -> None:
     )
     consumer.subscribe([topic])
     for _ in range(33):
-        message = consumer.poll(PATIENCE_S)
+        message = consumer.poll(TIMEOUT_SECONDS)
         assert message is not None
         assert message.error() is None
     consumer.commit(offsets=[Place(topic, 0, 33)], asynchronous=False)
@@ -113,7 +113,7 @@ def test_a_group_moves_to_millstream_and_goes_on(mirror: Mirror) -> None:
     moved.subscribe([topic])
     offsets: list[int | None] = []
     while len(offsets) < 28:
-        message = moved.poll(PATIENCE_S)
+        message = moved.poll(TIMEOUT_SECONDS)
         assert message is not None
         assert message.error() is None, message.error()
         offsets.append(message.offset())

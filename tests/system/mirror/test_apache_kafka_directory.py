@@ -24,7 +24,7 @@ from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.mirrors import cluster_of, delete_records, make_source_topic, produce, read_all, transaction
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import TIMEOUT_SECONDS, eventually
 from tools import apache_kafka
 
 pytestmark = pytest.mark.timeout(600)
@@ -217,7 +217,7 @@ def read_as_group(bootstrap: str, group: str, count: int, protocol: str) -> list
     try:
         reader.subscribe(["orders"])
         while len(seen) < count:
-            message = reader.poll(PATIENCE_S)
+            message = reader.poll(TIMEOUT_SECONDS)
             assert message is not None
             assert message.error() is None, message.error()
             seen.append((message.partition() or 0, message.offset() or 0))
@@ -239,7 +239,7 @@ class LiveClients:
         self.transactional = Producer(
             {**common, "transactional.id": "spanning", "transaction.timeout.ms": 800_000, "message.timeout.ms": 700_000}
         )
-        self.transactional.init_transactions(PATIENCE_S)
+        self.transactional.init_transactions(TIMEOUT_SECONDS)
 
     def write(self, word: str) -> None:
         """Records of both producers; the transaction of the last call is committed, and the next one stays open."""

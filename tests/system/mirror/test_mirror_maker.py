@@ -18,17 +18,17 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
 from tests import waiting
-from tests.waiting import LONG_PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS
 from tools import apache_kafka, kafka_libraries
 from tools.apache_kafka import KafkaDistribution, ToolchainMissingError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-until = partial(waiting.until, patience_s=waiting.LONG_PATIENCE_S)
+until = partial(waiting.until, timeout_s=waiting.LONG_TIMEOUT_SECONDS)
 
 MIRROR_MAKER = "org.apache.kafka.connect.mirror.MirrorMaker"
 COUNT = 200
-PATIENCE_MS = str(int(LONG_PATIENCE_S * 1000))
+TIMEOUT_MS = str(int(LONG_TIMEOUT_SECONDS * 1000))
 NOT_READY = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -63,15 +63,15 @@ def settings(kafka: str, millstream: str) -> str:
         "listeners": f"http://127.0.0.1:{free_ports(1)[0]}",
         "offset.flush.interval.ms": "1000",
         # Every ERROR line fails the test. On a busy machine the default times would make some that say nothing else.
-        "offset.flush.timeout.ms": PATIENCE_MS,
-        "task.shutdown.graceful.timeout.ms": PATIENCE_MS,
-        "admin.timeout.ms": PATIENCE_MS,
+        "offset.flush.timeout.ms": TIMEOUT_MS,
+        "task.shutdown.graceful.timeout.ms": TIMEOUT_MS,
+        "admin.timeout.ms": TIMEOUT_MS,
     }
     for cluster in ("kafka", "millstream"):
         for client in ("admin", "consumer", "producer"):
-            rows[f"{cluster}.{client}.request.timeout.ms"] = PATIENCE_MS
+            rows[f"{cluster}.{client}.request.timeout.ms"] = TIMEOUT_MS
         for client in ("admin", "consumer"):
-            rows[f"{cluster}.{client}.default.api.timeout.ms"] = PATIENCE_MS
+            rows[f"{cluster}.{client}.default.api.timeout.ms"] = TIMEOUT_MS
     for topic in ("checkpoints", "heartbeats", "offset-syncs"):
         rows[f"{topic}.topic.replication.factor"] = "1"
     for storage in ("offset", "status", "config"):
@@ -98,7 +98,7 @@ def produce(bootstrap: str, topic: str, begin: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number in range(begin, begin + COUNT):
         producer.produce(topic, b"%d" % number, b"key-%d" % (number % 7), headers=[("n", b"%d" % number)])
-    assert producer.flush(LONG_PATIENCE_S) == 0
+    assert producer.flush(LONG_TIMEOUT_SECONDS) == 0
 
 
 class Reader:
@@ -120,7 +120,7 @@ class Reader:
     def read(self, count: int) -> None:
         if not self._consumer.assignment():
             until(
-                lambda: self._topic in self._admin.list_topics(timeout=LONG_PATIENCE_S).topics,
+                lambda: self._topic in self._admin.list_topics(timeout=LONG_TIMEOUT_SECONDS).topics,
                 f"{self._topic} was not created",
             )
             self._consumer.assign([TopicPartition(self._topic, 0, 0)])
@@ -154,7 +154,7 @@ def test_both_directions_exactly_once(tmp_path: Path) -> None:
         for bootstrap, topic in ((there, "orders"), (here, "payments")):
             admin = AdminClient({"bootstrap.servers": bootstrap})
             admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "777777"})])[topic].result(
-                LONG_PATIENCE_S
+                LONG_TIMEOUT_SECONDS
             )
             produce(bootstrap, topic, 0)
         commit(there, "billing", "orders", COUNT)
@@ -198,7 +198,7 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
 def committed(bootstrap: str, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=LONG_PATIENCE_S)
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=LONG_TIMEOUT_SECONDS)
         return int(found.offset)
     finally:
         consumer.close()
@@ -207,4 +207,4 @@ def committed(bootstrap: str, group: str, topic: str) -> int:
 def setting(bootstrap: str, topic: str) -> str | None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return str(found.result(LONG_PATIENCE_S)["max.message.bytes"].value)
+    return str(found.result(LONG_TIMEOUT_SECONDS)["max.message.bytes"].value)

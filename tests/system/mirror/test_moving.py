@@ -19,7 +19,7 @@ from millstream.raw_client import TopicPartition
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
 from tests.mirrors import Mirror, make_source_topic
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools import apache_kafka
 
 TOPIC, GROUP, PARTITIONS = "house", "family", 3
@@ -56,7 +56,7 @@ class Load:
 
         with _thread(write, stopping):
             yield
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
         assert not self._failures
         assert self.acknowledged == self._next
 
@@ -92,7 +92,7 @@ class Load:
     def _commit(self, consumer: Consumer) -> None:
         """Commits what was read; again after a retriable error, for example while the coordinator is loading."""
         ends = [Place(TOPIC, partition, len(numbers)) for partition, numbers in self.seen.items()]
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
                 consumer.commit(offsets=ends, asynchronous=False)
@@ -149,7 +149,7 @@ def _thread(work: object, stopping: threading.Event) -> Iterator[None]:
         yield
     finally:
         stopping.set()
-        running.join(PATIENCE_S)
+        running.join(TIMEOUT_SECONDS)
         assert not running.is_alive()
 
 
@@ -164,7 +164,7 @@ def move(load: Load, mirror: Mirror) -> None:
         load.await_group(mirror)
         with load.read_from(mirror.here):
             load.both_go_on()
-    mirror.admin.promote(mirror.name, timeout_s=PATIENCE_S)
+    mirror.admin.promote(mirror.name, timeout_s=TIMEOUT_SECONDS)
 
 
 @pytest.mark.timeout(300)
@@ -182,7 +182,7 @@ def test_from_one_millstream_to_another_and_back(tmp_path: Path) -> None:
             load.is_read()
         back = Mirror(mirror.name, mirror.here, mirror.source)
         load.await_group(back)
-        back.admin.promote(back.name, timeout_s=PATIENCE_S)
+        back.admin.promote(back.name, timeout_s=TIMEOUT_SECONDS)
         with load.read_from(mirror.source):
             with load.writing_to(mirror.source):
                 load.both_go_on()

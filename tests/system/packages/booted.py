@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 _BOOT = """
 mount --make-rprivate /
@@ -76,7 +76,10 @@ class Booted:
         """Runs a command inside; with `only_network` a program of this machine, with the network of the folder."""
         spaces = ["--net"] if only_network else ["--all"]
         done = subprocess.run(
-            ["nsenter", f"--target={self.init}", *spaces, *words], capture_output=True, text=True, timeout=PATIENCE_S
+            ["nsenter", f"--target={self.init}", *spaces, *words],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
         )
         assert done.returncode in accepted, (words, done.stdout, done.stderr, self._log.read_text()[-2000:])
         return done.stdout

@@ -13,16 +13,19 @@ from pathlib import Path
 import pytest
 
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools.apache_kafka import ToolchainMissingError
 from tools.install_test_clients import debian_root
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-BUILD_LIMIT_S = 1200
+BUILD_LIMIT_SECONDS = 1200
 
 
 def run(
-    *command: str | Path, env: Mapping[str, str] | None = None, limit_s: float = BUILD_LIMIT_S, cwd: Path | None = None
+    *command: str | Path,
+    env: Mapping[str, str] | None = None,
+    limit_s: float = BUILD_LIMIT_SECONDS,
+    cwd: Path | None = None,
 ) -> str:
     """Runs a command and returns its output; fails the test with all that it printed."""
     words = [str(word) for word in command]
@@ -119,7 +122,9 @@ def debian(suite: str, packages: Sequence[str], directory: Path) -> Iterator[Pat
         shutil.rmtree(root, ignore_errors=True)
 
 
-def inside(root: Path, *command: str, env: Mapping[str, str] | None = None, limit_s: float = PATIENCE_S * 10) -> str:
+def inside(
+    root: Path, *command: str, env: Mapping[str, str] | None = None, limit_s: float = TIMEOUT_SECONDS * 10
+) -> str:
     """Runs a command in a folder of `debian`."""
     path = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
     return run("chroot", root, *command, env={**path, **(env or {})}, limit_s=limit_s)

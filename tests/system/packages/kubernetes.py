@@ -31,7 +31,7 @@ from tests import previous_version
 from tests.previous_version import NoSourceError, previous_source
 from tests.repository import REPOSITORY
 from tests.system.packages.pods import HUB, PATH, Pod, prepare, run
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools.install_test_clients import KUBERNETES_VERSION, helm
 
 PAGE = REPOSITORY / "docs" / "deploy-kubernetes.md"
@@ -254,7 +254,7 @@ class Load:
     def finish(self) -> None:
         self._stop.set()
         self._thread.join()
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_SECONDS) == 0
         assert not self.failed, self.failed[:5]
         lost = self.acknowledged - self._read()
         assert not lost, f"{len(lost)} of {len(self.acknowledged)} records are lost, for example {sorted(lost)[:5]}"
@@ -262,9 +262,9 @@ class Load:
 
     def _read(self) -> set[int]:
         consumer = Consumer({**self._settings, "group.id": "check", "enable.partition.eof": True, "log_level": 2})
-        partitions = consumer.list_topics("orders", PATIENCE_S).topics["orders"].partitions
+        partitions = consumer.list_topics("orders", TIMEOUT_SECONDS).topics["orders"].partitions
         consumer.assign([TopicPartition("orders", each, 0) for each in partitions])
-        found, at_end, deadline = set[int](), set[int](), time.monotonic() + PATIENCE_S
+        found, at_end, deadline = set[int](), set[int](), time.monotonic() + TIMEOUT_SECONDS
         while len(at_end) < len(partitions):
             assert time.monotonic() < deadline, "the end was not reached"
             message = consumer.poll(1.0)

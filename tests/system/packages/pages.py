@@ -28,7 +28,7 @@ import yaml
 from tests.repository import REPOSITORY
 from tests.system.packages.booted import booted
 from tests.system.packages.pods import PATH, Pod, prepare, run
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 _BLOCK = re.compile(r"```(\w+(?: \w+)?)\n(.*?)```", re.S)
 UNIT = REPOSITORY / "deploy" / "systemd" / "millstream.service"
@@ -63,7 +63,7 @@ class Machine:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         address = f"/run/notify-{number}"
         self._socket.bind(address)
-        self._socket.settimeout(PATIENCE_S)
+        self._socket.settimeout(TIMEOUT_SECONDS)
         self.pod = Pod(
             name.partition(".")[0],
             f"10.88.0.{10 + number}",

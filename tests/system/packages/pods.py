@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 HUB = "10.88.0.254"
 MOUNT_POINTS = ("/etc/kafka/secrets", "/mnt/shared/config", "/var/lib/kafka/data", "/run/millstream", "/opt/kafka")
@@ -101,7 +101,7 @@ class Pod:
             env=self._environment(),
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S * 3,
+            timeout=TIMEOUT_SECONDS * 3,
             input=stdin,
         )
 
@@ -123,7 +123,7 @@ class Pod:
             connection.close()
 
     def wait_for(self, path: str, port: int, *, tls: bool) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while (response := self.get(path, port, tls=tls))[0] != 200:
             assert self.is_running, f"{self.name} has ended:\n{self.tail()}"
             assert time.monotonic() < deadline, f"{self.name} {path}: {response}\n{self.tail()}"
@@ -132,7 +132,7 @@ class Pod:
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
 
-    def terminate(self, limit_s: float = PATIENCE_S) -> int:
+    def terminate(self, limit_s: float = TIMEOUT_SECONDS) -> int:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(limit_s)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
-NOTHING_S = 1.5
+NOTHING_SECONDS = 1.5
 """Several periods of the watchdog of the tests."""
 
 
@@ -29,7 +29,7 @@ class Service:
         self.log_file = directory / "service.log"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("")
-        self._socket.settimeout(PATIENCE_S)
+        self._socket.settimeout(TIMEOUT_SECONDS)
         own = {"NOTIFY_SOCKET": f"@{self._socket.getsockname()[1:].decode()}"}
         if watchdog_s is not None:
             own["WATCHDOG_USEC"] = str(int(watchdog_s * 1_000_000))
@@ -63,20 +63,20 @@ class Service:
                 self._socket.recv(4096)
         except BlockingIOError:
             pass
-        self._socket.settimeout(NOTHING_S)
+        self._socket.settimeout(NOTHING_SECONDS)
         try:
             self._next()
         except TimeoutError:
             return True
         finally:
-            self._socket.settimeout(PATIENCE_S)
+            self._socket.settimeout(TIMEOUT_SECONDS)
         return False
 
     def _next(self) -> list[str]:
         try:
             lines = self._socket.recv(4096).decode().splitlines()
         except TimeoutError:
-            if self._socket.gettimeout() == PATIENCE_S:
+            if self._socket.gettimeout() == TIMEOUT_SECONDS:
                 raise AssertionError(f"no message came; so far {self.messages}\n{self.log()[-3000:]}") from None
             raise
         self.messages += lines
@@ -86,7 +86,7 @@ class Service:
         """SIGTERM, as `systemctl stop` sends it; the exit code."""
         self.process.send_signal(signal.SIGTERM)
         self.wait_for("STOPPING=1")
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(TIMEOUT_SECONDS)
 
     def end(self) -> None:
         self.process.kill()

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.testing.node_process import free_ports
 from tests.repository import REPOSITORY
-from tests.system.packages.installations import BUILD_LIMIT_S, debian, inside, plain_wheel, run, wheels_for
+from tests.system.packages.installations import BUILD_LIMIT_SECONDS, debian, inside, plain_wheel, run, wheels_for
 from tests.system.packages.pages import DOCKERFILE, entry_point
 from tests.system.packages.test_wheels import serving, write_and_read
 
@@ -19,7 +19,7 @@ PYTHON_OF_DEBIAN = {"bookworm": "311", "trixie": "313"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_the_debian_package(tmp_path: Path) -> None:
+def test_the_debian_package_is_installed_upgraded_and_purged(tmp_path: Path) -> None:
     """Built for the Debian of this machine, installed into another one, upgraded with a changed conffile, purged."""
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     suite = release.get("VERSION_CODENAME", "").strip('"')
@@ -81,7 +81,7 @@ def build_first_stage(stage: str, root: Path, wheel: Path) -> None:
     wheels_for(PYTHON_OF_DEBIAN[suite], root / "wheels", f"{wheel}[{arguments['EXTRAS']}]", *needed)
     (install,) = re.findall(r"^RUN (python3 -m venv .*)$", stage, re.M)
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "MILLSTREAM_OPTIMISATION": "0"}
-    inside(root, "sh", "-ec", f"cd /build && {install}", env={**arguments, **offline}, limit_s=BUILD_LIMIT_S)
+    inside(root, "sh", "-ec", f"cd /build && {install}", env={**arguments, **offline}, limit_s=BUILD_LIMIT_SECONDS)
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def page(*arguments: str, limit_s: float) -> str:
     return done.stdout
 
 
-def test_three_secured_pods() -> None:
+def test_three_secured_pods_form_a_cluster() -> None:
     """The page up to the use of the cluster. The rack of each broker is the zone of its machine."""
     output = page(limit_s=280)
     assert "partitions: 0 offline" in output

@@ -18,7 +18,7 @@ from tests.repository import REPOSITORY
 from tests.system.chaos import containment
 from tests.system.packages.installations import plain_wheel, run
 from tests.system.packages.pages import blocks
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 def contained(*arguments: str) -> str:
@@ -55,7 +55,7 @@ def test_the_page_of_pip(tmp_path: Path) -> None:
                     nodes.append(NodeProcess(f"node {number}", words, tmp_path / f"{number}.log", stop_timeout=20))
                     nodes[-1].spawn()
                 for node in nodes:
-                    node.wait_until_ready(PATIENCE_S)
+                    node.wait_until_ready(TIMEOUT_SECONDS)
             elif kind == "sh":
                 output += run("sh", "-ec", with_free_ports(text), env={**os.environ, "PATH": path}, cwd=tmp_path)
     finally:
@@ -102,7 +102,7 @@ def node(words: Sequence[str], directory: Path, env: Mapping[str, str]) -> Itera
     try:
         yield process
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
     finally:
         process.kill()
         process.wait()

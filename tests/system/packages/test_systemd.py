@@ -37,7 +37,7 @@ SASL = (
     f"{LISTENER}.plain.sasl.jaas.config={MODULES}.plain.PlainLoginModule required "
     'username="admin" password="${file:passwords:admin}" user_admin="${file:passwords:admin}";',
 )
-WATCHDOG_S = 0.3
+WATCHDOG_SECONDS = 0.3
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def broker(directory: Path, *more: str) -> Iterator[Service]:
     environment = {"PYTHONPATH": os.pathsep.join((str(directory), source))}
     words = ("serve", "--no-http", "--listen", "127.0.0.1:0", "--data-dir", "data", *more)
     service = Service(
-        [sys.executable, "-m", "millstream", *words], directory, environment=environment, watchdog_s=WATCHDOG_S
+        [sys.executable, "-m", "millstream", *words], directory, environment=environment, watchdog_s=WATCHDOG_SECONDS
     )
     try:
         yield service
@@ -105,7 +105,7 @@ def test_a_reload_reads_users_again(tmp_path: Path) -> None:
 
 
 def test_several_nodes_are_one_service(tmp_path: Path) -> None:
-    """With --cores, the supervisor answers for all nodes: a hanging node stops its pings."""
+    """With --cores, the supervisor pings for all nodes: a hanging node stops its pings."""
     with broker(tmp_path, "--cores", "2") as service:
         service.wait_for("READY=1")
         assert service.messages.count("READY=1") == 1
@@ -117,7 +117,7 @@ def test_several_nodes_are_one_service(tmp_path: Path) -> None:
         assert service.is_silent()
 
 
-def test_the_unit_file(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_file(tmp_path: Path) -> None:
     try:
         analyze = debian_package("systemd", "systemd-analyze")
     except ToolchainMissingError as reason:

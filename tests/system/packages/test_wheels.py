@@ -27,7 +27,7 @@ from tests.system.packages.installations import (
     run,
     wheels_for,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 def metadata_of(wheel: Path) -> Message:
@@ -51,7 +51,7 @@ def serving(command: Sequence[str | Path], directory: Path, env: Mapping[str, st
         assert line.startswith("ready kafka="), (line, log.read_text()[-3000:])
         yield line.split()[1].removeprefix("kafka=")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0, log.read_text()[-3000:]
+        assert process.wait(TIMEOUT_SECONDS) == 0, log.read_text()[-3000:]
     finally:
         process.kill()
         process.wait()

@@ -469,7 +469,7 @@ class TestAnalysis:
         text = orders_of("e7") + "steps:\n" + steps + "sinks:\n" + sinks
         return analyse(shop.pipeline(text.replace("BOOTSTRAP", "127.0.0.1:1")), session)
 
-    def test_a_good_one(self, shop: Shop, spark: SparkSession) -> None:
+    def test_a_right_pipeline_has_no_problems(self, shop: Shop, spark: SparkSession) -> None:
         steps = "  a:\n    sql: SELECT shop, amount * 2 AS twice FROM orders\n"
         assert self.problems(shop, spark, steps, "  o: {from: a, topic: x, key: shop}\n") == []
 

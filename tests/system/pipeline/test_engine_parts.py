@@ -25,7 +25,7 @@ from millstream.pipeline.engine.steps import _columns as joined_columns
 from millstream.pipeline.engine.supervision import RunResult, StopSignal, Supervisor, Watched
 from millstream.pipeline.model import ConsoleSink, Join, JoinKey, JoinType, OutputMode, Pipeline, TopicSource, Trigger
 from millstream.pipeline.state import QueryProgress, SourceProgress
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 def pipeline_of(tmp_path: Path, text: str) -> Pipeline:
@@ -117,13 +117,13 @@ class TestMetrics:
         assert r'millstream_pipeline_dead_letters_total{pipeline="sh\"op",step="orders"} 2' in text
         assert "# TYPE millstream_pipeline_rows_in_total counter" in text
 
-    def test_it_is_served(self) -> None:
+    def test_metrics_of_the_engine_are_served(self) -> None:
         server = MetricsServer(lambda: "a 1\n", 0)
         try:
-            with urllib.request.urlopen(server.address, timeout=PATIENCE_S) as answer:
-                assert answer.read() == b"a 1\n"
+            with urllib.request.urlopen(server.address, timeout=TIMEOUT_SECONDS) as response:
+                assert response.read() == b"a 1\n"
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(server.address.replace("metrics", "else"), timeout=PATIENCE_S)
+                urllib.request.urlopen(server.address.replace("metrics", "else"), timeout=TIMEOUT_SECONDS)
             refused.value.close()
         finally:
             server.close()

@@ -13,7 +13,7 @@ import pytest
 
 from millstream.client import Message, connect
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import spark_kafka_connector
 from tools.apache_kafka import ToolchainMissingError
 
@@ -55,7 +55,7 @@ def test_records_pass_in_real_time_mode(tmp_path: Path) -> None:
             running = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
         try:
             found: dict[str, float] = {}
-            deadline = time.monotonic() + 6 * PATIENCE_S
+            deadline = time.monotonic() + 6 * TIMEOUT_SECONDS
             number = 0
             while len(found) < 5:
                 assert running.poll() is None and time.monotonic() < deadline, log.read_text()[-4000:]
@@ -70,7 +70,7 @@ def test_records_pass_in_real_time_mode(tmp_path: Path) -> None:
             assert all(found[f"o{each}"] == 2 * (10.0 + each) for each in range(1, 6) if f"o{each}" in found)
             assert "small" not in found
             running.send_signal(signal.SIGINT)
-            assert running.wait(4 * PATIENCE_S) == 0
+            assert running.wait(4 * TIMEOUT_SECONDS) == 0
         finally:
             if running.poll() is None:
                 running.kill()

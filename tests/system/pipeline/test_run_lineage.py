@@ -19,7 +19,7 @@ from millstream.pipeline.engine.run import ENGINE_SETTINGS, own_session
 from millstream.pipeline.lineage import Origin
 from millstream.testing import EmbeddedBroker
 from tests.system.pipeline.shop import Shop, run_once
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -59,7 +59,7 @@ def endpoint() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_SECONDS)
 
 
 RUN = """

@@ -113,7 +113,7 @@ def test_only_one_process_makes_an_archive(tmp_path: Path) -> None:
     ("location", "local"),
     [("/var/checkpoints", True), ("file:///x", True), ("checkpoints", True), ("s3://b/x", False), ("hdfs:/x", False)],
 )
-def test_what_is_on_this_machine(location: str, local: bool) -> None:
+def test_paths_of_this_machine_are_recognised(location: str, local: bool) -> None:
     assert is_local_path(location) is local
 
 

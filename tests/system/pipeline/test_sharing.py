@@ -17,7 +17,7 @@ from millstream.pipeline.state import read_state, state_directory
 from millstream.testing import EmbeddedBroker
 from tests.system.lake.conftest import rows_of
 from tests.system.pipeline.shop import Shop, at, run_once
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -57,7 +57,7 @@ def head(name: str) -> str:
 
 def bytes_out(broker: EmbeddedBroker, topic: str) -> float:
     host, port = broker.bootstrap_servers.split(":")
-    samples = fetch_metrics(host, int(port), ["topics"], PATIENCE_S)
+    samples = fetch_metrics(host, int(port), ["topics"], TIMEOUT_SECONDS)
     name = "millstream_topic_sent_bytes_total"
     return sum(each.value for each in samples if each.name == name and each.labels["topic"] == topic)
 

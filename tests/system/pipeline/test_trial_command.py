@@ -62,7 +62,7 @@ def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("shared_session")
-def test_codes_and_output(offline: Run, project: Path) -> None:  # noqa: F811
+def test_pipeline_test_shows_differences_and_exits_with_1(offline: Run, project: Path) -> None:  # noqa: F811
     """0 if all pass, 1 with the difference and its line if one does not; `-k` picks; JSON says the same."""
     passed = offline("pipeline", "test", project, "-k", "twice")
     assert (passed.code, passed.err) == (0, "")
@@ -158,7 +158,7 @@ def test_watch_runs_again_after_a_change(
     assert "the pipeline is not valid" in outcome.err
 
 
-def test_what_counts_as_a_change(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_files_of_a_pipeline_are_noticed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pipeline, its tests, Python files beside it, also new and removed ones, and what changed during the run."""
     run = command._Run(project / "pipeline.yaml", project / "pipeline.test.yaml", (), False)
 
@@ -203,7 +203,7 @@ def test_the_example_of_the_documentation(
 
 
 @pytest.mark.slow
-def test_a_real_process(project: Path) -> None:
+def test_pipeline_test_runs_in_a_process_of_its_own(project: Path) -> None:
     """With a Spark session of its own: JSON alone on stdout, and the code."""
     for only, code in (("twice", exit_codes.OK), ("else", exit_codes.FAILED)):
         ended = subprocess.run(

@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_valid_file(offline: Run, file: Path) -> None:  # noqa: F811
+def test_a_valid_file_is_accepted(offline: Run, file: Path) -> None:  # noqa: F811
     outcome = offline("pipeline", "validate", file)
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == f"{file}: pipeline 'shop' is valid (1 source, 0 steps, 1 sink)\n"
@@ -60,7 +60,7 @@ def test_a_file_that_is_not_there(offline: Run, file: Path) -> None:  # noqa: F8
     assert "other files there: pipeline.yaml" in outcome.err
 
 
-def test_graph(offline: Run, file: Path) -> None:  # noqa: F811
+def test_the_graph_is_drawn_as_svg_and_text(offline: Run, file: Path) -> None:  # noqa: F811
     picture = file.with_name("flow.svg")
     assert offline("pipeline", "graph", file, "-o", picture).code == 0
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")

@@ -56,7 +56,7 @@ def said(problems: Problems) -> list[str]:
     return [f"{problem.position.line} {problem.severity} {problem.message}" for problem in problems]
 
 
-def test_topics_and_tables(tmp_path: Path, millstream_broker: EmbeddedBroker) -> None:
+def test_missing_topics_and_tables_are_named(tmp_path: Path, millstream_broker: EmbeddedBroker) -> None:
     with millstream.connect(millstream_broker.bootstrap_servers) as client:
         client.create_topic("deep-orders", exist_ok=True)
     text = pipeline_text(
@@ -93,7 +93,7 @@ def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "the broker at 127.0.0.1:1 did not respond" in only
 
 
-def test_schemas(tmp_path: Path, registry: str) -> None:
+def test_missing_schemas_are_named(tmp_path: Path, registry: str) -> None:
     text = pipeline_text(
         """
         a: {topic: known, format: avro}

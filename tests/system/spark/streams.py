@@ -6,16 +6,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.spark import start_query
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
-_RUN_S = 2 * PATIENCE_S
+_RUN_SECONDS = 2 * TIMEOUT_SECONDS
 
 Start = Callable[[], StreamingQuery]
 
 
 def finish_stream(query: StreamingQuery) -> None:
     """Waits for the end of a query. Raises what stopped it."""
-    assert query.awaitTermination(int(_RUN_S)), f"the query has not ended in {_RUN_S:g} s: {query.status}"
+    assert query.awaitTermination(int(_RUN_SECONDS)), f"the query has not ended in {_RUN_SECONDS:g} s: {query.status}"
 
 
 def run_stream(start: Start) -> StreamingQuery:

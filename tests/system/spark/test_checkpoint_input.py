@@ -64,7 +64,7 @@ def test_with_state_the_time_counts(checkpoint: Checkpoint) -> None:
     assert not checkpoint.input_of(0).is_same(before)
 
 
-def test_several_sources(checkpoint: Checkpoint) -> None:
+def test_the_input_of_several_sources_is_read(checkpoint: Checkpoint) -> None:
     checkpoint.batch(0, ours(10), "-")  # the second has no data yet
     assert checkpoint.input_of(0).ends == ()
     checkpoint.batch(1, ours(10), ours(5))

@@ -17,7 +17,7 @@ from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tests.repository import REPOSITORY
 from tests.system.spark.crosswise import CONNECTORS
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import spark_kafka_connector
 from tools.apache_kafka import ToolchainMissingError
 
@@ -58,7 +58,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         )
         assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
         yield json.loads(done.stdout.splitlines()[-1])
-        opened.abort_transaction(PATIENCE_S)
+        opened.abort_transaction(TIMEOUT_SECONDS)
 
 
 def _prepare(bootstrap: str) -> Producer:
@@ -75,23 +75,23 @@ def _prepare(bootstrap: str) -> Producer:
         plain.produce("timed", value=str(number), timestamp=(number + 1) * 1000)
     for number in range(20):
         plain.produce("moved", value=str(number), partition=number % 3)
-    assert plain.flush(PATIENCE_S) == 0
+    assert plain.flush(TIMEOUT_SECONDS) == 0
     producers = {}
     for name in ("first", "second"):
         # Until the program has ended, not a minute: the broker would abort what stays open.
         given = {"bootstrap.servers": bootstrap, "transactional.id": name, "transaction.timeout.ms": 800_000}
         producers[name] = Producer(given)
-        producers[name].init_transactions(PATIENCE_S)
+        producers[name].init_transactions(TIMEOUT_SECONDS)
     first, second = producers["first"], producers["second"]
     for fate in ("committed", "aborted", "committed", "aborted"):
         first.begin_transaction()
         for number in range(3):
             first.produce("transactions", key=fate, value=f"{fate} {number}")
-        first.flush(PATIENCE_S)
-        first.commit_transaction(PATIENCE_S) if fate == "committed" else first.abort_transaction(PATIENCE_S)
+        first.flush(TIMEOUT_SECONDS)
+        first.commit_transaction(TIMEOUT_SECONDS) if fate == "committed" else first.abort_transaction(TIMEOUT_SECONDS)
     second.begin_transaction()
     second.produce("transactions", key="open", value="open")
-    second.flush(PATIENCE_S)
+    second.flush(TIMEOUT_SECONDS)
     return second
 
 
@@ -127,7 +127,7 @@ def test_both_put_keys_into_the_same_partitions(told: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("reading", KINDS)
-def test_transactions(told: dict[str, Any], reading: str) -> None:
+def test_both_connectors_read_the_same_transactions(told: dict[str, Any], reading: str) -> None:
     committed = told[f"read_committed as {reading}"]
     assert committed["millstream"] == committed["kafka"]
     assert _values(committed["kafka"]) == [f"committed {number}" for number in range(3)] * 2
@@ -137,7 +137,7 @@ def test_transactions(told: dict[str, Any], reading: str) -> None:
     assert _values(uncommitted["kafka"]) == [f"{fate} {number}" for fate in fates for number in range(3)] + ["open"]
 
 
-def test_where_to_begin_and_end(told: dict[str, Any]) -> None:
+def test_both_connectors_begin_and_end_at_the_same_offsets(told: dict[str, Any]) -> None:
     for question in ("broker's time", "from offsets", "from a time"):
         assert told[question]["millstream"] == told[question]["kafka"], question
     assert told["broker's time"]["kafka"][0][6] == 1

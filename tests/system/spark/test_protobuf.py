@@ -10,7 +10,7 @@ from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tests.system.spark.streams import run_stream
 from tests.unit.schemas.tiny_registry import running
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 ORDER = """
 syntax = "proto3";
@@ -44,7 +44,7 @@ def test_there_and_back_by_the_registry(spark: SparkSession, broker: EmbeddedBro
         writer.option("topic", "proto-orders").save()
         producer = Producer({"bootstrap.servers": bootstrap})
         producer.produce("proto-orders", b"not protobuf")
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
         reader = spark.read.format("millstream").options(**given).option("subscribe", "proto-orders")
         rows = reader.load().select("key", "value.*", "_error").collect()

@@ -40,7 +40,7 @@ def options(broker: EmbeddedBroker, password: str) -> dict[str, str]:
     }
 
 
-def test_source_and_sink(spark: SparkSession, secured: EmbeddedBroker, tmp_path: Path) -> None:
+def test_source_and_sink_log_in(spark: SparkSession, secured: EmbeddedBroker, tmp_path: Path) -> None:
     (tmp_path / "secrets.properties").write_text(f"spark={SECRET}\n")
     reference = f"${{file:{tmp_path}/secrets.properties:spark}}"
     given = options(secured, reference)
@@ -59,7 +59,7 @@ def test_source_and_sink(spark: SparkSession, secured: EmbeddedBroker, tmp_path:
     assert SECRET not in shown.getvalue()
 
 
-def test_a_wrong_password(spark: SparkSession, secured: EmbeddedBroker) -> None:
+def test_a_wrong_password_is_an_error_that_does_not_show_it(spark: SparkSession, secured: EmbeddedBroker) -> None:
     given = options(secured, "wrong-and-not-shown")
     with pytest.raises(PySparkException) as refused:
         spark.read.format("millstream").options(**given).option("subscribe", "secured-by-spark").load().collect()

@@ -25,7 +25,7 @@ from millstream.spark.sink.sink import BatchWriter
 from millstream.testing import EmbeddedBroker
 from tests.system.spark.streams import failure_of, run_stream
 from tests.system.spark_exactly_once.committed import committed_values, hidden
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
 pytestmark = pytest.mark.timeout(900)
@@ -59,7 +59,7 @@ class Sink:
 
     def values(self) -> list[str]:
         """What is committed, once the markers of transactions that were ended are written."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while hidden(self.cluster, self.topic) and time.monotonic() < deadline:
             time.sleep(0.02)
         return sorted(committed_values(self.cluster, self.topic))
@@ -227,10 +227,10 @@ def test_a_stream_at_least_once_needs_no_transactions(sink: Sink, spark: SparkSe
     )
     query = run_stream(writer.trigger(availableNow=True).start)
     assert len(sink.values()) == 50
-    answer = sink.cluster.call(
+    response = sink.cluster.call(
         "list_transactions", state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
     )
-    assert not [row for row in answer.transaction_states if query.id in row.transactional_id]
+    assert not [row for row in response.transaction_states if query.id in row.transactional_id]
 
 
 class Run:

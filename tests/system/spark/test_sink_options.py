@@ -28,7 +28,7 @@ def parsed(streaming: bool = True, **more: str) -> WriteOptions:
     )
 
 
-def test_defaults() -> None:
+def test_a_stream_is_written_exactly_once_by_default() -> None:
     stream, batch = parsed(), parsed(streaming=False)
     assert stream.exactly_once
     assert not batch.exactly_once

@@ -63,7 +63,7 @@ def test_rows_that_do_not_fit_are_told() -> None:
         shape_of(COLUMNS, options(valueFormat="avro", valueSchema=AVRO)).transform()(rows)
 
 
-def test_what_is_missing_is_told() -> None:
+def test_missing_columns_of_the_sink_are_named() -> None:
     with pytest.raises(SinkError, match="no column `key`"):
         shape_of(StructType().add("x", LongType()), options(keyFormat="json", valueFormat="json"))
     with pytest.raises(SinkError, match="no columns for the value"):

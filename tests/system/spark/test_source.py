@@ -24,7 +24,7 @@ from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
 from tests.repository import REPOSITORY
 from tests.system.spark.streams import run_stream
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire, batch
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
@@ -38,13 +38,13 @@ class Topic:
         self.spark, self.bootstrap, self.name = spark, bootstrap, name or next(_names)
         self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         new = NewTopic(self.name, partitions, 1)
-        self.admin.create_topics([new], operation_timeout=30)[self.name].result(PATIENCE_S)
+        self.admin.create_topics([new], operation_timeout=30)[self.name].result(TIMEOUT_SECONDS)
 
     def produce(self, *values: str, partition: int = 0, **more: Any) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, "linger.ms": 5})
         for value in values:
             producer.produce(self.name, value, partition=partition, **more)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     def options(self, **more: Any) -> dict[str, str]:
         given = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, "fetchOffset.retryIntervalMs": "20"}
@@ -157,7 +157,7 @@ def test_retention_overtakes_a_stopped_query(topic: Callable[..., Topic], tmp_pa
     orders.produce(*text(10))
     orders.available_now(tmp_path, Collected())
     orders.produce(*text(10))
-    next(iter(orders.admin.delete_records([Place(orders.name, 0, 15)]).values())).result(PATIENCE_S)
+    next(iter(orders.admin.delete_records([Place(orders.name, 0, 15)]).values())).result(TIMEOUT_SECONDS)
     with pytest.raises(Exception, match=r"offsets 10 to 14 are gone[^$]*failOnDataLoss=false"):
         orders.available_now(tmp_path, Collected())
     seen = Collected()  # the checkpoint is as it was: all that is left is read, and only that
@@ -191,7 +191,7 @@ def test_a_running_stream_takes_what_comes_and_a_listener_commits_at_once(
         query.stop()
 
 
-def eventually(check: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+def eventually(check: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "it did not happen"
@@ -315,7 +315,7 @@ def test_a_batch_that_cannot_be_read_ends_the_query_with_its_offsets(
         orders.available_now(tmp_path / "checkpoint", Collected())
     with Cluster(orders.bootstrap) as cluster:  # ten fetches, and the broker opens the batch
         position = TopicPartition(orders.name, 0)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         with pytest.raises(UnreadableError):
             while time.monotonic() < deadline:
                 cluster.fetch(position, 3, max_bytes=1 << 20, max_wait_ms=50)

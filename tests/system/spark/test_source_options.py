@@ -116,11 +116,11 @@ class TestOptions:
             ({"startingTimestamp": "9", "endingTimestamp": "8"}, "is before startingTimestamp"),
         ],
     )
-    def test_what_a_batch_cannot_do(self, more: dict[str, str], says: str) -> None:
+    def test_options_of_streams_are_refused_in_a_batch(self, more: dict[str, str], says: str) -> None:
         with pytest.raises(OptionError, match=says):
             parsed(**more).for_batch()
 
-    def test_what_a_stream_cannot_do(self) -> None:
+    def test_options_of_batches_are_refused_in_a_stream(self) -> None:
         with pytest.raises(OptionError, match=r"endingOffsets is for spark\.read"):
             parsed(endingOffsets="latest").for_stream()
 
@@ -217,7 +217,7 @@ class TestLoss:
         made = resume(before, now, low, high, lambda topic: topic == "orders")
         return made, "; ".join(made.losses.found)
 
-    def test_nothing_lost(self) -> None:
+    def test_offsets_that_are_there_stay(self) -> None:
         made, said = self.found(self.before, self.now, {P0: 0, P1: 20}, {P0: 10, P1: 90})
         assert (made.starts, said) == ({P0: 10, P1: 20}, "")
 
@@ -228,7 +228,7 @@ class TestLoss:
         with pytest.raises(DataLossError, match="failOnDataLoss=false"):
             made.losses.settle(fail=True, streaming=True)
 
-    def test_log_ends_early(self) -> None:
+    def test_a_log_that_ends_early_is_a_loss(self) -> None:
         made, said = self.found(self.before, self.now, {P0: 0, P1: 0}, {P0: 4, P1: 90})
         assert made.starts[P0] == 4 and "orders-0 ends at 4 now" in said
 
@@ -245,12 +245,12 @@ class TestLoss:
         made, said = self.found(self.before, now, {P0: 0, P1: 0, other: 77}, {P0: 10, P1: 20, other: 99})
         assert (made.begin, said) == ({other: 77}, "")
 
-    def test_topic_created_again(self) -> None:
+    def test_a_recreated_topic_is_a_loss(self) -> None:
         now = Topics(self.now.partitions, {"orders": "b"})
         made, said = self.found(self.before, now, {P0: 0, P1: 0}, {P0: 50, P1: 50})
         assert made.starts == {P0: 0, P1: 0} and "deleted and recreated" in said
 
-    def test_deleted(self) -> None:
+    def test_a_deleted_partition_is_a_loss(self) -> None:
         _, said = self.found(self.before, Topics(frozenset({P0}), {"orders": "a"}), {P0: 0}, {P0: 10})
         assert said == "orders-1 was deleted"
 

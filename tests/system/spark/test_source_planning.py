@@ -54,7 +54,7 @@ from millstream.spark.source.range_reader import RangeReader
 from millstream.spark.source.source import Rows, StreamReader
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from pyspark_millstream import DefaultSource
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 Document = dict[str, Any]
 _names = (f"planned-{number}" for number in count())
@@ -73,10 +73,10 @@ class Topic:
     def create(self) -> None:
         config = {name.replace("_", "."): value for name, value in self._config.items()}
         new = NewTopic(self.name, self._partitions, self._replicas, config=config)
-        self._admin.create_topics([new], operation_timeout=30)[self.name].result(PATIENCE_S)
+        self._admin.create_topics([new], operation_timeout=30)[self.name].result(TIMEOUT_SECONDS)
 
     def delete(self) -> None:
-        self._admin.delete_topics([self.name], operation_timeout=30)[self.name].result(PATIENCE_S)
+        self._admin.delete_topics([self.name], operation_timeout=30)[self.name].result(TIMEOUT_SECONDS)
 
     def smaller(self) -> None:
         """Created again with one partition."""
@@ -84,18 +84,18 @@ class Topic:
         self.create()
 
     def grow(self, partitions: int) -> None:
-        self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(PATIENCE_S)
+        self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(TIMEOUT_SECONDS)
 
     def delete_records(self, partition: int, before: int) -> None:
         where = TopicPartition(self.name, partition, before)
-        next(iter(self._admin.delete_records([where]).values())).result(PATIENCE_S)
+        next(iter(self._admin.delete_records([where]).values())).result(TIMEOUT_SECONDS)
 
     def produce(self, number: int, partition: int = 0, *, size: int = 10, timestamp: int = 0, **settings: Any) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "log_level": 0} | settings)
         for index in range(number):
             text = str(index).zfill(size)
             producer.produce(self.name, text, partition=partition, timestamp=timestamp + index if timestamp else 0)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     def options(self, **more: str) -> ReadOptions:
         given = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, "fetchOffset.retryIntervalMs": "20"}
@@ -251,17 +251,17 @@ class TestStream:
         with pytest.raises(MissingTopicError, match="'planned-nowhere' does not exist"):
             orders.planner(subscribe=f"{orders.name},planned-nowhere").latest(start, limited=True)
 
-    def test_a_cluster_that_does_not_answer_for_a_while_is_waited_for(self) -> None:
+    def test_a_cluster_that_does_not_respond_for_a_while_is_waited_for(self) -> None:
         with EmbeddedBroker() as broker:
             orders = Topic(broker.bootstrap_servers)
-            impatient = {"kafka.default.api.timeout.ms": "200"}
-            planner = orders.planner(**impatient)
+            short_timeout = {"kafka.default.api.timeout.ms": "200"}
+            planner = orders.planner(**short_timeout)
             start = planner.initial()
             orders.produce(3)
             with away(broker):
                 end = planner.latest(start, limited=True)
             with away(broker):
-                assert offsets_read(orders.options(**impatient), planner.ranges(start, end)) == [0, 1, 2]
+                assert offsets_read(orders.options(**short_timeout), planner.ranges(start, end)) == [0, 1, 2]
 
     def test_progress_is_committed_when_a_batch_is_done_and_not_before(self, topic: Callable[..., Topic]) -> None:
         orders = topic()
@@ -294,7 +294,7 @@ class TestStream:
             waits.append(wait_s)
             arrival = threading.Thread(target=orders.produce, args=(1, 1))
             arrival.start()
-            wait(view, ends, PATIENCE_S)
+            wait(view, ends, TIMEOUT_SECONDS)
             arrival.join()
 
         monkeypatch.setattr(LogView, "wait_for_records", waiting)
@@ -385,11 +385,11 @@ class TestSmallBatches:
     def test_only_aborted_records(self, topic: Callable[..., Topic]) -> None:
         orders = topic()
         producer = Producer({"bootstrap.servers": orders.bootstrap, "transactional.id": "small", "log_level": 0})
-        producer.init_transactions(PATIENCE_S)
+        producer.init_transactions(TIMEOUT_SECONDS)
         producer.begin_transaction()
         producer.produce(orders.name, "x")
-        producer.flush(PATIENCE_S)
-        producer.abort_transaction(PATIENCE_S)
+        producer.flush(TIMEOUT_SECONDS)
+        producer.abort_transaction(TIMEOUT_SECONDS)
         assert self.planned(orders).kind == EMPTY_PYARROW_RECORD_BATCHES
 
     def test_other_versions_of_spark_get_ordinary_tasks(
@@ -437,7 +437,7 @@ class TestLoss:
         with pytest.raises(DataLossError, match="the offsets 0 to 11 are gone"):
             orders.planner().ranges(start, end)  # after a restart
 
-    def test_topic_created_again(self, topic: Callable[..., Topic]) -> None:
+    def test_a_recreated_topic_is_a_loss(self, topic: Callable[..., Topic]) -> None:
         orders = topic()
         orders.produce(7)
         planner = orders.planner()
@@ -486,7 +486,7 @@ class TestLoss:
             plan_batch(orders.options(startingOffsets=json.dumps({orders.name: {"0": 1}})).for_batch())
         assert "checkpoint" not in str(raised.value)
 
-    def test_topic_deleted(self, topic: Callable[..., Topic]) -> None:
+    def test_a_deleted_topic_is_a_loss(self, topic: Callable[..., Topic]) -> None:
         orders = topic()
         orders.produce(7)
         start = stored(orders.planner().latest(orders.planner().initial(), limited=True))
@@ -520,16 +520,16 @@ class TestTransactions:
         producer = Producer(
             {"bootstrap.servers": orders.bootstrap, "transactional.id": orders.name, "log_level": 0, "linger.ms": 0}
         )
-        producer.init_transactions(PATIENCE_S)
+        producer.init_transactions(TIMEOUT_SECONDS)
         for number in range(3):
             producer.begin_transaction()
             for _ in range(2):
                 producer.produce(orders.name, f"transaction {number}")
-            producer.flush(PATIENCE_S)
+            producer.flush(TIMEOUT_SECONDS)
             if number == 0:
-                producer.commit_transaction(PATIENCE_S)
+                producer.commit_transaction(TIMEOUT_SECONDS)
             elif number == 1:
-                producer.abort_transaction(PATIENCE_S)
+                producer.abort_transaction(TIMEOUT_SECONDS)
         planner = orders.planner()
         end = planner.latest(planner.initial(), limited=True)
         assert orders.positions(end) == {0: 6}
@@ -539,7 +539,7 @@ class TestTransactions:
         # A query that was ahead, because it read uncommitted records before, waits; nothing is lost.
         ahead = {orders.name: {"0": 8}}
         assert orders.positions(orders.planner().latest(ahead, limited=True)) == {0: 8}
-        producer.commit_transaction(PATIENCE_S)
+        producer.commit_transaction(TIMEOUT_SECONDS)
         after = orders.planner().latest(end, limited=True)
         assert orders.positions(after) == {0: 9}
         assert offsets_read(orders.options(), planner.ranges(end, after)) == [6, 7]
@@ -629,7 +629,7 @@ class TestTypedColumns:
         producer = Producer({"bootstrap.servers": made.bootstrap, "log_level": 0})
         for value in ('{"id": "a", "amount": 1.5}', "{", None, '{"id": "b", "amount": "much"}', '{"id": "c"}'):
             producer.produce(made.name, value, key="k", headers={"trace": b"1"})
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
         return made
 
     def rows(self, orders: Topic, **more: str) -> list[dict[str, Any]]:
@@ -709,7 +709,7 @@ class TestRegistry:
         producer = Producer({"bootstrap.servers": orders.bootstrap, "log_level": 0})
         for value in values:
             producer.produce(orders.name, value)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
         more = {"valueFormat": "avro", "schema.registry.url": registry, "columns": "value,_error"}
         options = orders.options(**more)
@@ -728,7 +728,7 @@ class TestRegistry:
 
 
 class TestBatch:
-    def test_positions(self, topic: Callable[..., Topic]) -> None:
+    def test_a_batch_begins_and_ends_at_the_given_positions(self, topic: Callable[..., Topic]) -> None:
         orders = topic(2)
         now = int(time.time() * 1000)
         orders.produce(10, 0, timestamp=now)
@@ -762,7 +762,9 @@ class TestBatch:
         ranges = plan_batch(options)
         assert len(ranges) == 7 and offsets_read(options, ranges) == list(range(1000))
 
-    def test_patterns_and_assignments(self, topic: Callable[..., Topic], broker: EmbeddedBroker) -> None:
+    def test_patterns_and_assignments_choose_partitions(
+        self, topic: Callable[..., Topic], broker: EmbeddedBroker
+    ) -> None:
         orders, clicks = topic(2), topic()
         orders.produce(1, 1)
         clicks.produce(2)

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from millstream.testing.node_process import HOST, free_ports
 from tests.system.spark_cluster.processes import SMALL_JVM, SPARK_HOME, ends_of, kill_tree, start
-from tests.waiting import LONG_PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -49,7 +49,7 @@ class ConnectServer:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
         self._process = start(self._command, self._directory / "connect-server.log", more)
-        deadline = time.monotonic() + LONG_PATIENCE_S
+        deadline = time.monotonic() + LONG_TIMEOUT_SECONDS
         while not self._responds():
             ended = self._process.poll() is not None
             if ended or time.monotonic() > deadline:

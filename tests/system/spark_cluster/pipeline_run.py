@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from tests.system.spark_cluster.processes import SMALL_JVM, ends_of, kill_tree
-from tests.waiting import LONG_PATIENCE_S, PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 
 SMALL = {
     "spark.driver.memory": "700m",
@@ -52,7 +52,7 @@ class Feeder(threading.Thread):
     def finish(self) -> None:
         self._ending.set()
         self.join()
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_SECONDS) == 0
         assert not self.failures
 
     def _delivered(self, error: object, _: object) -> None:
@@ -107,7 +107,7 @@ class Run:
     def stop(self) -> int:
         """After the batch, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(LONG_PATIENCE_S)
+        return self.process.wait(LONG_TIMEOUT_SECONDS)
 
     def told(self) -> str:
         return ends_of([self._directory / "run.out", self._directory / "run.err", *self._directory.rglob("spark.log")])

@@ -59,8 +59,8 @@ class StandaloneSpark:
     def alive_workers(self) -> int:
         """As the master sees it."""
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._web_port}/json/", timeout=5) as answer:
-                return int(json.load(answer)["aliveworkers"])
+            with urllib.request.urlopen(f"http://{HOST}:{self._web_port}/json/", timeout=5) as response:
+                return int(json.load(response)["aliveworkers"])
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return -1
 

@@ -18,7 +18,7 @@ from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 from millstream.testing import EmbeddedBroker
 from tests.system.spark_cluster.pipeline_run import Feeder, Run
 from tests.system.spark_exactly_once.committed import committed_values, hidden
-from tests.waiting import LONG_PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS
 
 INPUT, OUTPUT = "numbers", "doubled"
 # Without limit and `smallBatchBytes` the driver would read small batches itself, and one task would write them.
@@ -109,7 +109,7 @@ class Watch:
     told: Callable[[], str]
 
     def until(self, holds: Callable[[], object], why: str) -> None:
-        deadline = time.monotonic() + LONG_PATIENCE_S
+        deadline = time.monotonic() + LONG_TIMEOUT_SECONDS
         while True:
             assert self.is_running(), f"it ended by itself\n{self.told()}"
             try:

@@ -12,7 +12,7 @@ from tests.system.spark_cluster.pipeline_run import SMALL, Run
 from tests.system.spark_cluster.processes import kill_tree
 from tests.system.spark_cluster.standalone import StandaloneSpark
 from tests.system.spark_cluster.strikes import Numbers, Watch, pipeline_file, strike
-from tests.waiting import LONG_PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -25,7 +25,7 @@ def spark(tmp_path: Path) -> Iterator[StandaloneSpark]:
         yield cluster
 
 
-def test_a_pipeline(tmp_path: Path, spark: StandaloneSpark) -> None:
+def test_a_pipeline_survives_faults_over_spark_connect(tmp_path: Path, spark: StandaloneSpark) -> None:
     with Numbers() as numbers, ConnectServer(tmp_path, spark.url, SETTINGS) as server:
         run = Run(tmp_path, numbers.bootstrap, pipeline_file(tmp_path), ["--remote", server.url], settings={})
 
@@ -57,7 +57,7 @@ def test_a_pipeline(tmp_path: Path, spark: StandaloneSpark) -> None:
             run.kill()
 
 
-def test_a_batch_query(tmp_path: Path, spark: StandaloneSpark) -> None:
+def test_a_batch_query_runs_over_spark_connect(tmp_path: Path, spark: StandaloneSpark) -> None:
     with Numbers(per_second=2000, ahead=4000) as numbers, ConnectServer(tmp_path, spark.url, SETTINGS) as server:
         client = Client(tmp_path, server.url)
         watch = Watch(numbers, client.is_running, lambda: f"{client.told()}\n{server.logs()}\n{spark.logs()}")
@@ -99,7 +99,7 @@ class Client:
 
     def wait(self) -> int:
         assert self._process is not None
-        return self._process.wait(LONG_PATIENCE_S)
+        return self._process.wait(LONG_TIMEOUT_SECONDS)
 
     def told(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""

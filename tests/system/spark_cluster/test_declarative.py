@@ -60,7 +60,7 @@ def doubled_flow():
 """
 
 
-def test_a_declarative_pipeline(tmp_path: Path) -> None:
+def test_a_declarative_pipeline_reads_and_writes_topics(tmp_path: Path) -> None:
     pytest.importorskip("pyspark.pipelines")
     settings = {
         **SMALL,

@@ -25,7 +25,7 @@ VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
         ),
     ],
 )
-def test_which_python(
+def test_the_python_of_executors_is_chosen_by_the_master(
     monkeypatch: pytest.MonkeyPatch, master: str, settings: dict[str, str], expected: tuple[str | None, str | None]
 ) -> None:
     for name in VARIABLES:

@@ -18,7 +18,7 @@ import psutil
 
 from millstream.testing.node_process import HOST, free_ports
 from tests.system.spark_cluster.processes import SMALL_JVM, ends_of, executors_below, kill_tree, start
-from tests.waiting import LONG_PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS
 from tools import hadoop_yarn
 
 _DAEMON = "org.apache.hadoop.yarn.server"
@@ -107,7 +107,7 @@ class Yarn:
             return -1
 
     def _wait_for_nodes(self, count: int) -> None:
-        deadline = time.monotonic() + LONG_PATIENCE_S
+        deadline = time.monotonic() + LONG_TIMEOUT_SECONDS
         while self._running_nodes() < count:
             gone = [each for each in (self._manager, *self.nodes) if each is not None and each.poll() is not None]
             assert not gone, f"YARN did not start\n{self.logs()}"

@@ -26,7 +26,7 @@ from millstream.spark.sink.sink import BatchCommitter
 from millstream.spark.sink.task import TaskIdentity, TaskWrite, write_open
 from millstream.testing import EmbeddedBroker
 from tests.system.spark_exactly_once.committed import committed_values, hidden
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
 
@@ -65,9 +65,9 @@ def _set_transaction_version(bootstrap: str, level: int) -> None:
             "allow_downgrade": True,
             "upgrade_type": 2,
         }
-        answer = cluster.call("update_features", timeout_ms=30_000, feature_updates=[update], validate_only=False)
-        assert not answer.error_code, answer.error_message
-        deadline = time.monotonic() + PATIENCE_S
+        response = cluster.call("update_features", timeout_ms=30_000, feature_updates=[update], validate_only=False)
+        assert not response.error_code, response.error_message
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while Transactions(Cluster(bootstrap)).version != level:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -101,7 +101,7 @@ class Query:
 
     def settled(self) -> list[str]:
         """What is committed once all markers are written."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while hidden(self.cluster, self.topic) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert hidden(self.cluster, self.topic) == 0, "a transaction was left open"
@@ -120,10 +120,10 @@ def test_batches_are_committed_whole_and_ids_do_not_pile_up(broker: str) -> None
         assert all(int(each.split("/")[0]) < batch for each in committed_values(query.cluster, query.topic))
         driver.commit(batch, writes)
     assert query.settled() == expected(0, 1, 2, 3)
-    answer = query.cluster.call(
+    response = query.cluster.call(
         "list_transactions", state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
     )
-    ids = [row.transactional_id for row in answer.transaction_states if query.sink in row.transactional_id]
+    ids = [row.transactional_id for row in response.transaction_states if query.sink in row.transactional_id]
     assert len(ids) == 4  # three tasks and the decider, after four batches
 
 
@@ -291,7 +291,7 @@ def test_transactions_that_time_out_after_the_decision_are_written_again() -> No
         with pytest.raises(CrashError):
             dying.commit(0, query.split(0, "first", 3))
         assert dying._decider.log.decision is not None
-        settled = time.monotonic() + PATIENCE_S
+        settled = time.monotonic() + TIMEOUT_SECONDS
         while hidden(query.cluster, query.topic) and time.monotonic() < settled:
             time.sleep(0.1)
         assert len(committed_values(query.cluster, query.topic)) == 4  # the rest is aborted

@@ -23,7 +23,7 @@ def _campaign(
 
 
 @pytest.mark.timeout(1200)
-def test_three_strikes(tmp_path: Path) -> None:
+def test_records_are_written_once_after_three_strikes(tmp_path: Path) -> None:
     """A Python worker, a broker, and the driver: between its decision and the end of the first transaction."""
     point = "after-decision"
     with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster, first_dies_at=point) as campaign:
@@ -48,7 +48,7 @@ def test_a_driver_that_dies_at_a_precise_point(tmp_path: Path, point: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_many_strikes(tmp_path: Path) -> None:
+def test_records_are_written_once_after_many_strikes(tmp_path: Path) -> None:
     """Drivers, their zombies, Python workers and brokers, at random."""
     with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster) as campaign:
         for _ in range(STRIKES):
@@ -59,7 +59,7 @@ def test_many_strikes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_executors_die(tmp_path: Path) -> None:
+def test_records_are_written_once_when_executors_die(tmp_path: Path) -> None:
     """Executors in processes of their own, as on a cluster: killed in turn with everything else."""
     with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster, "local-cluster[2,1,700]") as campaign:
         campaign.wait_for_progress()

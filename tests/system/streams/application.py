@@ -15,7 +15,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.waiting import LONG_PATIENCE_S, until
+from tests.waiting import LONG_TIMEOUT_SECONDS, until
 from tools import apache_kafka, install_test_clients, kafka_libraries
 
 _SOURCE = Path(__file__).parent / "java" / "WordCounts.java"
@@ -88,7 +88,7 @@ class Application:
         until(
             lambda: state in self.states or self._process.poll() is not None,
             f"the application was not {state}",
-            patience_s=LONG_PATIENCE_S,
+            timeout_s=LONG_TIMEOUT_SECONDS,
         )
         assert state in self.states, self.log()
 
@@ -100,14 +100,14 @@ class Application:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
-        answer = self._said.get(timeout=LONG_PATIENCE_S)[what]
-        return answer.split(",") if answer else []
+        response = self._said.get(timeout=LONG_TIMEOUT_SECONDS)[what]
+        return response.split(",") if response else []
 
     def close(self) -> None:
         """Ends as an application should: it leaves its group."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(timeout=LONG_PATIENCE_S) == 0, self.log()
+        assert self._process.wait(timeout=LONG_TIMEOUT_SECONDS) == 0, self.log()
 
     def kill(self) -> None:
         self._process.kill()
@@ -132,7 +132,7 @@ class Words:
             self.counts[word] += 1
             self._producer.produce(INPUT, key=str(self.sent), value=f"{word}:{self.counts[word]}")
             self.sent += 1
-        assert self._producer.flush(LONG_PATIENCE_S) == 0
+        assert self._producer.flush(LONG_TIMEOUT_SECONDS) == 0
 
 
 class Output:

@@ -19,7 +19,7 @@ from tests.topics import make_topic
 from tools import apache_kafka
 
 PARTITIONS = 4
-until = partial(waiting.until, patience_s=waiting.LONG_PATIENCE_S)
+until = partial(waiting.until, timeout_s=waiting.LONG_TIMEOUT_SECONDS)
 SETTINGS = {
     "default.replication.factor": 3,
     "min.insync.replicas": 2,

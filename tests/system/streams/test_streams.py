@@ -54,7 +54,7 @@ def test_an_application_counts_words(broker: EmbeddedBroker, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_standbys_and_endpoints(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_every_stateful_task_gets_a_standby(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """A group setting gives every task with state a standby; each instance knows which one has what."""
     bootstrap = broker.bootstrap_servers
     with Wire(bootstrap) as wire:

@@ -90,7 +90,9 @@ def test_delta_in_a_real_s3_server(broker: EmbeddedBroker, cluster: Cluster, s3:
     assert report.is_proven and report.rows == 30
 
 
-def test_sql_on_postgresql(broker: EmbeddedBroker, cluster: Cluster, s3: dict[str, str]) -> None:
+def test_tables_are_kept_in_a_catalog_on_postgresql(
+    broker: EmbeddedBroker, cluster: Cluster, s3: dict[str, str]
+) -> None:
     pytest.importorskip("psycopg2", reason="pip install psycopg2-binary")
     try:
         with postgresql() as address:
@@ -119,7 +121,7 @@ def glue() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_glue(broker: EmbeddedBroker, cluster: Cluster, s3: dict[str, str], glue: str) -> None:
+def test_tables_are_kept_in_glue(broker: EmbeddedBroker, cluster: Cluster, s3: dict[str, str], glue: str) -> None:
     options = {
         **s3,
         "catalog.type": "glue",
@@ -132,7 +134,9 @@ def test_glue(broker: EmbeddedBroker, cluster: Cluster, s3: dict[str, str], glue
 
 
 @pytest.mark.slow
-def test_rest(broker: EmbeddedBroker, cluster: Cluster, s3: dict[str, str], tmp_path: Path) -> None:
+def test_tables_are_kept_in_a_rest_catalog(
+    broker: EmbeddedBroker, cluster: Cluster, s3: dict[str, str], tmp_path: Path
+) -> None:
     try:
         with iceberg_rest_server.running(f"s3://{BUCKET}/rest", s3, tmp_path) as uri:
             _keep_and_read(broker, cluster, "in-rest", {**s3, "catalog.type": "rest", "catalog.uri": uri})

@@ -134,7 +134,9 @@ def test_dead_letters_are_sent_once(broker: EmbeddedBroker, cluster: Cluster, ga
     assert verify(table_at(tmp_path / topic), cluster).is_proven
 
 
-def test_two_servers(broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, table_format: str) -> None:
+def test_of_two_servers_one_commit_is_refused(
+    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, table_format: str
+) -> None:
     """Of two batches with the same records one is refused, and its files are deleted."""
     topic = make_topic(cluster, f"two-servers-{table_format}", format=table_format)
     publish(broker, topic, [(f"k{each}", "v") for each in range(20)])
@@ -246,7 +248,9 @@ def test_only_markers_of_transactions(broker: EmbeddedBroker, cluster: Cluster, 
     assert report.is_proven and [each.range.end for each in report.checks][-1] == 5
 
 
-def test_maintenance(broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, table_format: str) -> None:
+def test_small_files_are_rewritten_and_old_ones_deleted(
+    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, table_format: str
+) -> None:
     """Small files are rewritten after some commits; old versions and files are deleted."""
     from datetime import timedelta
 
@@ -290,7 +294,7 @@ def test_settings_that_do_not_fit_the_table(
         copier.copy(run_here, copier.next_plan())
 
 
-def test_plans() -> None:
+def test_plans_begin_at_the_ledger_and_end_at_the_limit() -> None:
     state = LedgerState({0: OffsetRange(0, 0, 10)}, partitions=2)
     found = plan(state, {0: 0, 1: 5}, {0: 110, 1: 5}, max_records=50, skip_lost=False, topic="t")
     assert (found.begins, found.ends) == ({0: 10, 1: 5}, {0: 60, 1: 5}) and not found.is_empty

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.testing import EmbeddedBroker
 from tests.repository import REPOSITORY
-from tests.waiting import LONG_PATIENCE_S
+from tests.waiting import LONG_TIMEOUT_SECONDS
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
-                timeout=LONG_PATIENCE_S,
+                timeout=LONG_TIMEOUT_SECONDS,
             )
             assert done.returncode == 0, (line, done.stdout, done.stderr)
             outputs.append(done.stdout)

@@ -24,7 +24,7 @@ def test_topics_come_fail_and_go(broker: EmbeddedBroker, cluster: Cluster, tmp_p
 
 
 @pytest.mark.slow
-def test_kill_the_server(tmp_path: Path) -> None:
+def test_tables_are_right_after_a_killed_server(tmp_path: Path) -> None:
     """Four tables at once, with small batches and compactions: each is proven, and equal to the model."""
     moments = random.Random(56)
     model: dict[str, str | None] = {}

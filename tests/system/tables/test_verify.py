@@ -80,7 +80,7 @@ def test_old_versions_may_expire(broker: EmbeddedBroker, cluster: Cluster, tmp_p
 
 
 @pytest.mark.parametrize("fault", ["file", "row", "doubled", "changed", "foreign"])
-def test_planted_faults(
+def test_verify_finds_planted_faults(
     broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, table_format: str, fault: str
 ) -> None:
     table = _table(broker, cluster, tmp_path, table_format, f"verify-{fault}")
@@ -116,7 +116,9 @@ def _with_other_value(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index("value"), "value", pa.array(values, pa.binary()))
 
 
-def test_a_hole(broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, table_format: str) -> None:
+def test_verify_finds_skipped_offsets(
+    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, table_format: str
+) -> None:
     """A commit that skips offsets, which no server makes: its ledger is written past the check."""
     table = _table(broker, cluster, tmp_path, table_format, "verify-hole")
 
@@ -146,7 +148,9 @@ def test_the_topic_has_other_records(
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_tables_with_keys(broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, table_format: str) -> None:
+def test_verify_proves_tables_with_keys(
+    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, table_format: str
+) -> None:
     table = _table(broker, cluster, tmp_path, table_format, "verify-upsert", mode="upsert")
     assert sorted(row["key"] for row in rows_in(table)) == [f"k{number}".encode() for number in range(7)]
     report = verify(table, cluster)
@@ -157,7 +161,9 @@ def test_tables_with_keys(broker: EmbeddedBroker, cluster: Cluster, tmp_path: Pa
     assert any("doubled offsets" in each for each in report.faults)
 
 
-def test_the_command(broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path) -> None:
+def test_the_command_proves_a_table_or_exits_with_an_error(
+    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path
+) -> None:
     table = _table(broker, cluster, tmp_path, "delta", "verify-command")
     run = CliRunner()
     arguments = ["verify", table.storage.url, "-b", broker.bootstrap_servers]

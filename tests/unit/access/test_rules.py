@@ -178,6 +178,6 @@ def test_a_mistake_in_the_file_is_an_error(text: str) -> None:
         parse_rules(text)
 
 
-def test_patterns() -> None:
+def test_patterns_match_whole_names() -> None:
     assert matches("a*c*e", "abcde") and matches("*", "") and matches("a", "a")
     assert not matches("a*a", "a") and not matches("a*", "ba") and not matches("ab*ba", "aba")

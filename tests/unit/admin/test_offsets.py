@@ -58,7 +58,7 @@ def test_a_negative_offset_is_refused_with_the_next_step() -> None:
         ResetTarget.to_offset(-1)
 
 
-def test_times_and_durations() -> None:
+def test_times_and_durations_are_parsed() -> None:
     assert parse_time("@1500") == datetime.fromtimestamp(1.5, UTC)
     assert parse_time("2026-01-31T12:00:00Z") == datetime(2026, 1, 31, 12, tzinfo=UTC)
     assert parse_duration("90s") == timedelta(seconds=90)

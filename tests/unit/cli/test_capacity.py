@@ -11,13 +11,13 @@ from millstream.cli import app
 from millstream.cli.capacity import PUBLISHED, Load, Machine, Prices, plan, read_figures, seconds_per_record
 from millstream.cli.terminal import CommandFailedError
 
-DAY_S = 86_400.0
+DAY_SECONDS = 86_400.0
 LOAD = Load(
     messages_per_second=1e6,
     size=1000,
     compression=1,
     peak=1,
-    retention_s=7 * DAY_S,
+    retention_s=7 * DAY_SECONDS,
     local_retention_s=None,
     replicas=3,
     groups=5,
@@ -44,7 +44,7 @@ def test_a_million_messages_a_second_for_a_week() -> None:
 
 
 def test_the_tier_takes_the_history_from_the_disks() -> None:
-    year = replace(LOAD, retention_s=365 * DAY_S)
+    year = replace(LOAD, retention_s=365 * DAY_SECONDS)
     tiered = plan(replace(year, local_retention_s=6 * 3600.0, history_reads=0.5), MACHINE, PUBLISHED, PRICES)
     plain = plan(year, MACHINE, PUBLISHED, PRICES)
     assert tiered.tier_bytes == pytest.approx(365 * 86.4e12)
@@ -84,7 +84,7 @@ def test_measured_figures_are_read(tmp_path: Path) -> None:
         read_figures(str(tmp_path / "none"))
 
 
-def test_table_and_json() -> None:
+def test_capacity_prints_a_table_and_json() -> None:
     arguments = ["capacity", "--messages", "1e6", "--groups", "5", "--retention", "365d", "--local-retention", "6h"]
     table = CliRunner().invoke(app.app, arguments)
     assert table.exit_code == 0, table.output

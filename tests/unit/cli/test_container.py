@@ -60,7 +60,7 @@ def loaded(found: Mapping[str, str], directory: Path) -> BrokerConfig:
         ("KAFKA_LISTENER_NAME_SSL___INTERNAL_SSL_CLIENT_AUTH", "listener.name.ssl-internal.ssl.client.auth"),
     ],
 )
-def test_names_of_variables(variable: str, name: str) -> None:
+def test_variables_become_names_of_settings(variable: str, name: str) -> None:
     assert setting_name(variable) == name
 
 
@@ -152,7 +152,9 @@ def test_values_are_the_same_in_the_file(tmp_path: Path) -> None:
         write_settings(SINGLE_NODE, [str(tmp_path / "missing")])
 
 
-def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_use_of_the_container_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MILLSTREAM_RUN_DIRECTORY", str(tmp_path))
     assert run(["--listen", "0.0.0.0:9092"]) == 1
     assert "give settings as variables" in capsys.readouterr().err

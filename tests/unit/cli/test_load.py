@@ -16,7 +16,7 @@ def test_percentile_of_one_value() -> None:
     assert percentile([7.0], 50) == percentile([7.0], 99.9) == 7.0
 
 
-def test_rates() -> None:
+def test_rates_are_computed_from_the_time() -> None:
     measured = Measured("produce", 1000, 2_000_000, 2.0)
     assert (measured.records_per_second, measured.megabytes_per_second) == (500, 1)
     assert measured.percentiles() == {}

@@ -29,7 +29,7 @@ def make(root: str) -> None:
     directory.close(NOW)
 
 
-def test_rows(offline: Run, tmp_path: Path) -> None:
+def test_compaction_has_a_row_for_each_compacted_log(offline: Run, tmp_path: Path) -> None:
     make(str(tmp_path / "data"))
     rows = {row["partition"]: row for row in offline("log", "compaction", tmp_path / "data", "--json").json()}
     assert set(rows) == {"cleaned-0", "half-0"}
@@ -42,7 +42,7 @@ def test_rows(offline: Run, tmp_path: Path) -> None:
     assert [row["cleaned_to"] for row in everything] == [20, 20, None]
 
 
-def test_text(offline: Run, tmp_path: Path) -> None:
+def test_compaction_prints_a_table(offline: Run, tmp_path: Path) -> None:
     make(str(tmp_path / "data"))
     said = offline("log", "compaction", tmp_path / "data", "--all")
     assert said.code == exit_codes.OK

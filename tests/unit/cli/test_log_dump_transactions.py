@@ -37,7 +37,7 @@ def partition(tmp_path: Path) -> Path:
     return tmp_path / "paid-0"
 
 
-def test_entries(offline: Run, partition: Path) -> None:
+def test_dump_shows_markers_and_aborted_transactions(offline: Run, partition: Path) -> None:
     outcome = offline("log", "dump", partition, "--json", "--records")
     assert outcome.code == 0, outcome.err
     entries = outcome.json_lines()
@@ -49,7 +49,7 @@ def test_entries(offline: Run, partition: Path) -> None:
     assert producers == {5: -1, 6: -1, 7: 2}
 
 
-def test_for_people(offline: Run, partition: Path) -> None:
+def test_dump_prints_transactions_as_text(offline: Run, partition: Path) -> None:
     out = offline("log", "dump", partition).out
     assert "transactional  control: commit (coordinator epoch 3)" in out
     assert "producer 6 aborted offsets 1 to 4  last stable offset then 2" in out

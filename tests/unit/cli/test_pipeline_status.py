@@ -14,7 +14,7 @@ def document(phase: str) -> dict[str, Any]:
     return {**run, "ended_ms": None, "error": None, "queries": [{**asdict(SHARED), "lag": 8_765}]}
 
 
-def test_outputs_and_expectations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_outputs_and_expectations(capsys: pytest.CaptureFixture[str]) -> None:
     _show_one(document("running"))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     first, second, letters = lines[3:6]

@@ -51,7 +51,7 @@ def test_json_lines_lose_nothing(
         ("2026-01-31", datetime(2026, 1, 31).astimezone()),
     ],
 )
-def test_start_of(text: str, start: object) -> None:
+def test_start_of_parses_positions(text: str, start: object) -> None:
     assert start_of(text) == start
 
 
@@ -70,14 +70,14 @@ def test_start_of(text: str, start: object) -> None:
         ("trailing%", b"trailing%"),
     ],
 )
-def test_template(form: str, expected: bytes) -> None:
+def test_a_template_formats_a_record(form: str, expected: bytes) -> None:
     assert template(form)(record(headers=[("a", b"1"), ("b", None)])) == expected
 
 
-def test_template_of_nulls() -> None:
+def test_a_template_formats_nulls() -> None:
     assert template("%k|%K|%s|%S")(record(None, None)) == b"|-1||-1"
 
 
-def test_an_unknown_field() -> None:
+def test_an_unknown_field_of_a_template_is_an_error() -> None:
     with pytest.raises(CommandFailedError, match="%z is unknown"):
         template("%z")

@@ -22,7 +22,7 @@ from millstream.client import errors
         (KafkaError.INVALID_PARTITIONS, errors.RefusedError, "INVALID_PARTITIONS"),
     ],
 )
-def test_translation(code: int, kind: type[errors.MillstreamError], advice: str) -> None:
+def test_errors_of_kafka_become_ours_with_advice(code: int, kind: type[errors.MillstreamError], advice: str) -> None:
     for error in (KafkaError(code), KafkaException(KafkaError(code))):
         translated = errors.from_kafka(error, bootstrap="here:1", topic="orders")
         assert type(translated) is kind

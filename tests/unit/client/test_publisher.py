@@ -32,13 +32,13 @@ def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     return made
 
 
-def test_one_record(publisher: Publisher) -> None:
+def test_a_refused_record_raises_its_error(publisher: Publisher) -> None:
     with pytest.raises(MillstreamError, match="not allowed"):
         publisher.publish("t", b"x", None, None, None, None)
     publisher.close()
 
 
-def test_many_records(publisher: Publisher) -> None:
+def test_refused_records_raise_their_error(publisher: Publisher) -> None:
     with pytest.raises(MillstreamError, match="not allowed"):
         publisher.publish_many("t", [b"x"] * 3)
     publisher.close()

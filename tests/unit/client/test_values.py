@@ -86,7 +86,7 @@ def test_timestamps_are_milliseconds() -> None:
     assert encode_timestamp(None) == 0
 
 
-def test_the_decode_option() -> None:
+def test_the_decode_option_chooses_a_decoder() -> None:
     assert decoder(None) is None
     assert decoder("bytes") is None
     for option, expected in (("text", "[1]"), ("json", [1]), (json.loads, [1]), (len, 3)):

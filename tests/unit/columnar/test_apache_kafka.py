@@ -60,7 +60,7 @@ def produce(cluster: Cluster, topic: str, *, codec: str = "none", count: int = C
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-def test_what_the_broker_compressed(cluster: Cluster, codec: str) -> None:
+def test_batches_compressed_by_kafkas_broker_are_decoded(cluster: Cluster, codec: str) -> None:
     cluster.create_topic(codec, 1, 1, {"compression.type": codec})
     produce(cluster, codec, codec="zstd" if codec == "uncompressed" else "none")
     rows = rows_of(cluster, codec)

@@ -155,7 +155,7 @@ def test_a_batch_needs_room_for_its_header() -> None:
 
 
 @pytest.mark.parametrize(("codec", "level"), [(Codec.GZIP, 1), (Codec.LZ4, 3), (Codec.ZSTD, 5)])
-def test_levels(codec: Codec, level: int) -> None:
+def test_every_compression_level_is_decoded(codec: Codec, level: int) -> None:
     (batch,) = ArrowEncoder(codec, level=level).encode(rows_of(EXAMPLE))
     assert read_header(batch.data).codec == codec
     assert records_in([batch]) == numbered(EXAMPLE)

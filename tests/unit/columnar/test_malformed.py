@@ -132,7 +132,9 @@ def record(*parts: bytes) -> bytes:
         (record(), 1, "does not fit|do not fit|no end|does not end"),
     ],
 )
-def test_what_is_wrong_is_said(implementation: ModuleType, section: bytes, count: int, reason: str) -> None:
+def test_a_malformed_batch_is_an_error_with_its_reason(
+    implementation: ModuleType, section: bytes, count: int, reason: str
+) -> None:
     decoder = ArrowDecoder(COLUMNS, implementation=implementation)
     with pytest.raises(CorruptBatchError, match=reason):
         decoder.decode(sealed(section, count), topic="t", partition=0, start=0, stop=9)

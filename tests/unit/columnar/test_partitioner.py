@@ -26,6 +26,6 @@ def test_strings_are_keys_too() -> None:
     assert partition_by_key(pa.nulls(2), 7).tolist() == [-1, -1]
 
 
-def test_no_partitions() -> None:
+def test_zero_partitions_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one partition, not 0"):
         partition_by_key(pa.array([b"a"]), 0)

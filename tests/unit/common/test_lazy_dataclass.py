@@ -52,7 +52,7 @@ class TestSameAsTheStandardLibrary:
             assert hasattr(made, "__dict__") is not options["slots"]
             assert cls.__match_args__ == (() if options["kw_only"] else ("first", "second", "third"))
 
-    def test_equality_and_hash(self, options: dict[str, bool]) -> None:
+    def test_equality_and_hash_are_those_of_dataclasses(self, options: dict[str, bool]) -> None:
         lazy, standard = _pair(options)
         for cls in (lazy, standard):
             equal = cls(first=1, third=[1]) == cls(first=1, third=[2])
@@ -68,7 +68,7 @@ class TestSameAsTheStandardLibrary:
         if options["eq"] and options["frozen"]:
             assert hash(lazy(first=1)) == hash(standard(first=1))
 
-    def test_assignments(self, options: dict[str, bool]) -> None:
+    def test_assignments_are_those_of_dataclasses(self, options: dict[str, bool]) -> None:
         for cls in _pair(options):
             made = cls(first=1)
             if options["frozen"]:
@@ -81,7 +81,7 @@ class TestSameAsTheStandardLibrary:
                 assert made.first == 2
             assert copy.copy(cls(first=3)).first == 3
 
-    def test_wrong_arguments(self, options: dict[str, bool]) -> None:
+    def test_wrong_arguments_raise_the_same_errors(self, options: dict[str, bool]) -> None:
         messages = []
         for cls in _pair(options):
             with pytest.raises(TypeError) as missing:
@@ -119,7 +119,7 @@ def test_a_method_is_written_on_its_first_call() -> None:
     assert Value.__eq__.__code__.co_varnames == ("self", "other")
 
 
-def test_methods_of_the_class_stay() -> None:
+def test_methods_of_the_class_are_not_replaced() -> None:
     @lazy_dataclass.dataclass(slots=True)
     class Value:
         number: int
@@ -160,7 +160,7 @@ def test_subclasses_that_are_dataclasses_or_not() -> None:
             pass
 
 
-def test_an_ordered_dataclass() -> None:
+def test_an_ordered_dataclass_compares() -> None:
     @lazy_dataclass.dataclass(frozen=True, order=True)
     class Value:
         number: int
@@ -168,7 +168,7 @@ def test_an_ordered_dataclass() -> None:
     assert Value(1) < Value(2)
 
 
-def test_a_generic_dataclass() -> None:
+def test_a_generic_dataclass_is_subscripted() -> None:
     from typing import Generic, TypeVar
 
     Item = TypeVar("Item")

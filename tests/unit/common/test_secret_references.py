@@ -7,7 +7,7 @@ import pytest
 from millstream.common.secret_references import SecretError, resolve_all
 
 
-def test_each_kind(tmp_path: Path) -> None:
+def test_each_kind_of_reference_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "secrets.properties").write_text("a.key=one\nb=tw\\u006f\n")
     (tmp_path / "whole").write_text("three\n")
     values = {
@@ -28,7 +28,7 @@ def test_each_kind(tmp_path: Path) -> None:
     }
 
 
-def test_providers_of_kafka(tmp_path: Path) -> None:
+def test_providers_of_kafka_are_resolved(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("k=v")
     values = {
         "config.providers": "vault, e",
@@ -56,7 +56,7 @@ def test_a_value_is_not_resolved_again(tmp_path: Path) -> None:
         ("${dir:/tmp:../etc/passwd}", "write"),
     ],
 )
-def test_what_cannot_be_resolved(reference: str, said: str) -> None:
+def test_an_unresolved_reference_is_an_error_that_names_its_setting(reference: str, said: str) -> None:
     with pytest.raises(SecretError, match=said) as error:
         resolve_all({"ssl.key.password": reference}, {})
     assert str(error.value).startswith("ssl.key.password: ")

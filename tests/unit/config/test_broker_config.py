@@ -51,13 +51,13 @@ def test_nothing_can_be_changed_in_place() -> None:
         (["advertised.listeners=PLAINTEXT://:9999"], "PLAINTEXT://me.example:9999"),
     ],
 )
-def test_what_clients_are_told(overrides: list[str], shown: str) -> None:
+def test_the_advertised_listener_has_its_host_and_port(overrides: list[str], shown: str) -> None:
     config = load_broker_config(overrides=overrides)
     (listener,) = config.advertised({"PLAINTEXT": 7000}, "me.example", config.listeners)
     assert str(listener) == shown
 
 
-def test_connection_limits() -> None:
+def test_connection_limits_are_parsed_by_address() -> None:
     config = load_broker_config(overrides=["max.connections.per.ip.overrides=10.0.0.1:5, [::1]:7"])
     assert config.connection_limits == {"10.0.0.1": 5, "::1": 7}
     with pytest.raises(ConfigError):

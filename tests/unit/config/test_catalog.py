@@ -45,7 +45,7 @@ def test_the_first_synonym_can_be_changed_for_all_topics_while_running(setting: 
         assert synonym.setting.update is Update.CLUSTER_WIDE
 
 
-def test_hints() -> None:
+def test_a_hint_names_the_nearest_setting() -> None:
     assert hint("log.retention.mss", BROKER_SETTINGS) == "did you mean log.retention.ms?"
     assert hint("log.retention.hours", TOPIC_SETTINGS) == "this is a broker setting; for a topic it is retention.ms"
     assert hint("port", BROKER_SETTINGS) == "use listeners"

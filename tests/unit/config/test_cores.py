@@ -25,12 +25,12 @@ def load(*settings: str) -> BrokerConfig:
 
 
 @pytest.mark.parametrize(("text", "cores"), [("1", 1), (" 7 ", 7), ("64", 64), ("auto", 6), ("AUTO", 6)])
-def test_numbers_of_nodes(text: str, cores: int) -> None:
+def test_cores_are_parsed(text: str, cores: int) -> None:
     assert parse_cores(text, 6) == cores
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "65", "two", "", "1.5", "9999999999999"])
-def test_numbers_that_cannot_be(text: str) -> None:
+def test_wrong_numbers_of_cores_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="write a number from 1 to 64, or auto"):
         parse_cores(text, 6)
 

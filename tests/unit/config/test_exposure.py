@@ -23,7 +23,7 @@ MAP = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_
         ("broker.example", False),
     ],
 )
-def test_loopback(host: str, expected: bool) -> None:
+def test_loopback_addresses_are_recognised(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
@@ -74,7 +74,7 @@ def test_the_common_case_of_kafka() -> None:
     assert "\n" not in message
 
 
-def test_secrets_in_words() -> None:
+def test_secrets_on_the_command_line_are_refused() -> None:
     check_words(["ssl.key.password=${file:/x:y}", "node.id=3"])
     for name in ("ssl.key.password", "listener.name.x.ssl.keystore.password"):
         with pytest.raises(ConfigError, match="process list") as refused:

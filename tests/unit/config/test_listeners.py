@@ -17,7 +17,7 @@ PROTOCOLS = {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL", "INSIDE": "PLAINTEXT"}
         ("PLAINTEXT://my-host.example:65535", "my-host.example", 65535),
     ],
 )
-def test_addresses(text: str, host: str, port: int) -> None:
+def test_addresses_of_listeners_are_parsed(text: str, host: str, port: int) -> None:
     (listener,) = parse_listeners("listeners", [text], PROTOCOLS)
     assert listener == Listener("PLAINTEXT", host, port)
     assert str(listener).upper() == text.upper()
@@ -36,7 +36,7 @@ def test_addresses(text: str, host: str, port: int) -> None:
         (["PLAINTEXT://a:1", "INSIDE://a:1"], "port 1 is used twice"),
     ],
 )
-def test_refusals(items: list[str], message: str) -> None:
+def test_wrong_listeners_are_refused(items: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=r"^listeners: ") as refused:
         parse_listeners("listeners", items, PROTOCOLS)
     assert message in str(refused.value)
@@ -73,7 +73,7 @@ def test_two_listeners_may_both_take_a_free_port() -> None:
     assert len(parse_listeners("listeners", ["PLAINTEXT://a:0", "INSIDE://a:0"], PROTOCOLS)) == 2
 
 
-def test_protocol_map() -> None:
+def test_the_protocol_map_is_parsed() -> None:
     assert parse_protocol_map("a:plaintext, B:SASL_SSL") == {"A": "PLAINTEXT", "B": "SASL_SSL"}
     with pytest.raises(ConfigError, match="must be NAME:PROTOCOL"):
         parse_protocol_map("A=PLAINTEXT")

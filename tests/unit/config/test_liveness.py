@@ -18,7 +18,9 @@ from millstream.config.loading import load_broker_config
         (("millstream.broker.suspect.after.ms=9000",), 2.0, None),
     ],
 )
-def test_what_was_written_decides(settings: tuple[str, ...], interval_s: float, suspect_s: float | None) -> None:
+def test_the_heartbeat_interval_follows_the_settings(
+    settings: tuple[str, ...], interval_s: float, suspect_s: float | None
+) -> None:
     config = load_broker_config(overrides=settings)
     assert heartbeat_interval_s(config) == interval_s
     assert suspect_after_s(config) == suspect_s

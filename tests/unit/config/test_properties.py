@@ -34,7 +34,7 @@ def parsed(text: str) -> list[tuple[str, str]]:
         ("a=# no comment", [("a", "# no comment")]),
     ],
 )
-def test_examples(text: str, expected: list[tuple[str, str]]) -> None:
+def test_properties_are_parsed_as_java_does(text: str, expected: list[tuple[str, str]]) -> None:
     assert parsed(text) == expected
 
 
@@ -55,7 +55,7 @@ def escaped(text: str) -> str:
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.text())))
-def test_what_is_escaped_comes_back(pairs: list[tuple[str, str]]) -> None:
+def test_escaped_properties_are_parsed_back(pairs: list[tuple[str, str]]) -> None:
     assert parsed("\n".join(f"{escaped(name)}={escaped(value)}" for name, value in pairs)) == pairs
 
 

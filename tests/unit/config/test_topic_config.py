@@ -34,7 +34,7 @@ def test_retention_takes_the_finest_unit_that_is_set(overrides: list[str], expec
     assert topic_defaults(load_broker_config(overrides=overrides)).retention_ms == expected
 
 
-def test_other_synonyms() -> None:
+def test_broker_settings_are_defaults_of_topics() -> None:
     config = load_broker_config(
         overrides=[
             "log.roll.hours=3",
@@ -89,12 +89,12 @@ def test_small_segments_for_tests() -> None:
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, "must not be above"),
     ],
 )
-def test_what_a_topic_cannot_have(overrides: dict[str, str], message: str) -> None:
+def test_wrong_settings_of_topics_are_refused(overrides: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_topic_config(overrides, load_broker_config())
 
 
-def test_what_a_topic_can_have() -> None:
+def test_right_settings_of_topics_are_accepted() -> None:
     check_topic_config(
         {"retention.ms": "-1", "cleanup.policy": "", "min.insync.replicas": "2", "remote.storage.enable": "false"},
         load_broker_config(),

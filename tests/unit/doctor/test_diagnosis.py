@@ -14,7 +14,7 @@ def broker(**values: object) -> BrokerReport:
     return BrokerReport(name="broker 1", **{"seconds": 10.0, **values})  # type: ignore[arg-type]
 
 
-def test_nothing() -> None:
+def test_a_healthy_cluster_has_no_cause() -> None:
     found = diagnose([client()], [broker(syncs=10, sync_s=0.01, loop_lags=100, loop_lag_s=0.01)])
     found = diagnose([client()], [broker(syncs=10, sync_s=0.2, produces=10, produce_s=0.01)])  # nothing waits for it
     assert found.cause == "none" and found.sentence.startswith("Nothing is slow: 1 broker and 1 client with")
@@ -61,7 +61,7 @@ def test_nothing() -> None:
         ),
     ],
 )
-def test_causes(clients: list[ClientReport], brokers: list[BrokerReport], cause: str, text: str) -> None:
+def test_each_cause_is_found(clients: list[ClientReport], brokers: list[BrokerReport], cause: str, text: str) -> None:
     found = diagnose(clients, brokers, {"orders": 4})
     assert found.cause == cause
     assert text in found.sentence and found.findings[0].evidence

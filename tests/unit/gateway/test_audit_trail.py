@@ -90,7 +90,7 @@ def test_what_a_broker_did_not_take_is_sent_again(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_REQUEST, ErrorCode.SASL_AUTHENTICATION_FAILED])
-def test_refused_batches(cluster: Cluster, code: ErrorCode) -> None:
+def test_an_invalid_batch_is_dropped_and_others_wait(cluster: Cluster, code: ErrorCode) -> None:
     """One that is not valid is dropped, so that it does not stop the others; others wait."""
     cluster.error = RefusedError("no", code)
     trail = AuditTrail(cluster.report)

@@ -22,14 +22,14 @@ def state_after(*entries: LedgerEntry) -> LedgerState:
     return state
 
 
-def test_sums() -> None:
+def test_a_ledger_adds_up_its_commits() -> None:
     state = state_after(FIRST, SECOND)
     assert state.totals[0] == OffsetRange(0, 5, 20, 14, 0, 1, 107, 16)
     assert state.end_of(1) == 3 and state.end_of(7) is None
     assert state.table == RowCrc(16, 2)
 
 
-def test_numbers_and_back() -> None:
+def test_a_ledger_survives_its_numbers() -> None:
     state = state_after(FIRST, SECOND)
     numbers = state.to_numbers()
     assert LedgerState.from_numbers(numbers.get) == state

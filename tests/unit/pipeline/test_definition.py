@@ -138,7 +138,7 @@ def test_names_are_derived_from_pipeline_and_sink_alone(tmp_path: Path, monkeypa
         assert checkpoint_location(pipeline, "shop.out", "s3://x/") == "s3://x/shop/out"
 
 
-def test_defaults(tmp_path: Path) -> None:
+def test_a_short_definition_has_defaults(tmp_path: Path) -> None:
     pipeline = pipeline_of(
         tmp_path, pipeline_text("orders: {topic: orders}", "", "out: {from: orders, topic: copy, format: raw}")
     )
@@ -161,7 +161,7 @@ def test_defaults(tmp_path: Path) -> None:
         ("table:s3://lake/orders", "table:s3://lake/orders", None, {}),
     ],
 )
-def test_where_a_source_begins(
+def test_a_source_begins_at_its_starting_offsets(
     tmp_path: Path, written: str, position: str | None, timestamp_ms: int | None, offsets: dict[str, dict[int, int]]
 ) -> None:
     text = pipeline_text(
@@ -184,7 +184,7 @@ def test_where_a_source_begins(
         ("session: 30m", WindowKind.SESSION, 1_800_000, None),
     ],
 )
-def test_windows(tmp_path: Path, window: str, kind: WindowKind, size_ms: int, slide_ms: int | None) -> None:
+def test_windows_are_parsed(tmp_path: Path, window: str, kind: WindowKind, size_ms: int, slide_ms: int | None) -> None:
     body = f"from: orders\n    {window}\n    group_by: {{where: upper(shop)}}\n    aggregate: {{n: count(*)}}"
     step = f"w:\n  window:\n    {body}"
     (found,) = pipeline_of(tmp_path, pipeline_text(steps=step, sinks="out: {from: w, topic: out}")).steps

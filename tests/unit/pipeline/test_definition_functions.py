@@ -40,7 +40,7 @@ def problems_of(directory: Path, step: str) -> list[str]:
         "{python: {from: orders, function: 'copy:copy'}}",
     ],
 )
-def test_what_fits(tmp_path: Path, step: str) -> None:
+def test_functions_with_right_arguments_have_no_problems(tmp_path: Path, step: str) -> None:
     assert problems_of(tmp_path, step) == []
 
 
@@ -78,7 +78,7 @@ def test_what_fits(tmp_path: Path, step: str) -> None:
         ),
     ],
 )
-def test_what_does_not(tmp_path: Path, step: str, expected: str) -> None:
+def test_functions_with_wrong_arguments_are_named(tmp_path: Path, step: str, expected: str) -> None:
     found = problems_of(tmp_path, step)
     assert len(found) == 1 and expected in found[0], found
 

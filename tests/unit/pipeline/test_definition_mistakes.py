@@ -78,7 +78,7 @@ def test_mistakes_at_the_top(tmp_path: Path, top: str, expected: str) -> None:
         ("o: [a]", "source 'o' must be a mapping of topic"),
     ],
 )
-def test_mistakes_in_sources(tmp_path: Path, source: str, expected: str) -> None:
+def test_mistakes_in_sources_are_named(tmp_path: Path, source: str, expected: str) -> None:
     text = f"sources:\n  {source}\nsinks: {{out: {{from: o, topic: x, format: raw}}}}\nname: s\n"
     found = messages(look_at(tmp_path, text))
     assert any(expected in message for message in found), found
@@ -140,7 +140,7 @@ def test_mistakes_in_sources(tmp_path: Path, source: str, expected: str) -> None
         ("s: 5", "step 's' must be a mapping"),
     ],
 )
-def test_mistakes_in_steps(tmp_path: Path, step: str, expected: str) -> None:
+def test_mistakes_in_steps_are_named(tmp_path: Path, step: str, expected: str) -> None:
     found = messages(look_at(tmp_path, pipeline_text(SOURCE + PAYMENTS, step)))
     assert any(expected in message for message in found), found
 
@@ -173,7 +173,7 @@ def test_mistakes_in_steps(tmp_path: Path, step: str, expected: str) -> None:
         ("out: {from: orders, topic: o, mode: apend}", "did you mean 'append'?"),
     ],
 )
-def test_mistakes_in_sinks(tmp_path: Path, sink: str, expected: str) -> None:
+def test_mistakes_in_sinks_are_named(tmp_path: Path, sink: str, expected: str) -> None:
     found = messages(look_at(tmp_path, pipeline_text(sinks=sink)))
     assert any(expected in message for message in found), found
 
@@ -243,7 +243,7 @@ def test_unused_parts_are_warnings(tmp_path: Path) -> None:
         ("t:\n  sql: SELECT * FROM plain\n  watermark: {column: at, delay: 1m}\ns: {dedup: {from: t, key: id}}", False),
     ],
 )
-def test_what_needs_a_watermark(tmp_path: Path, step: str, needs_it: bool) -> None:
+def test_a_missing_watermark_is_named(tmp_path: Path, step: str, needs_it: bool) -> None:
     plain = "plain: {topic: p, format: json, schema: 'id STRING, at TIMESTAMP'}"
     found = messages(look_at(tmp_path, pipeline_text(SOURCE + plain, step, SINK + "x: {from: s, topic: x}")))
     assert any("watermark: {column: " in message for message in found) is needs_it, found
@@ -275,7 +275,7 @@ TABLES = "cities: {table: c.csv, format: csv, schema: 'shop STRING, city STRING'
         ("l: {latest: {from: payments}}\ns: {join: {left: orders, right: l, on: order_id}}", "s", None),
     ],
 )
-def test_streams_and_tables(tmp_path: Path, steps: str, reads: str, expected: str | None) -> None:
+def test_steps_accept_streams_or_tables(tmp_path: Path, steps: str, reads: str, expected: str | None) -> None:
     text = pipeline_text(SOURCE + PAYMENTS + TABLES, steps, f"out: {{from: {reads}, topic: out}}")
     errors = [message for message in messages(look_at(tmp_path, text)) if " error " in message]
     assert (not errors) if expected is None else any(expected in message for message in errors), errors
@@ -305,7 +305,7 @@ def test_a_group_is_of_one_sink(tmp_path: Path) -> None:
         ("name: x\nspark: !!python/object:os.system {}\n", "the pipeline needs `sources`"),
     ],
 )
-def test_files_that_are_no_pipelines(tmp_path: Path, text: str, expected: str) -> None:
+def test_files_that_are_not_pipelines_are_refused(tmp_path: Path, text: str, expected: str) -> None:
     found = messages(look_at(tmp_path, text))
     assert any(expected in message for message in found), found
 

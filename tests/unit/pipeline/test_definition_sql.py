@@ -30,7 +30,7 @@ from millstream.schemas.ddl import DdlError, parse_columns
         ("SELECT 1", []),
     ],
 )
-def test_tables(query: str, tables: list[str]) -> None:
+def test_the_tables_of_a_query_are_found(query: str, tables: list[str]) -> None:
     assert [table.name for table in tables_read(query)] == tables
 
 
@@ -74,7 +74,7 @@ def test_text_that_cannot_be_an_expression(expression: str) -> None:
         ),
     ],
 )
-def test_columns(ddl: str, columns: list[tuple[str, str]]) -> None:
+def test_the_columns_of_a_schema_are_parsed(ddl: str, columns: list[tuple[str, str]]) -> None:
     assert [(column.name, column.type.name) for column in parse_columns(ddl)] == columns
 
 
@@ -90,7 +90,7 @@ def test_columns(ddl: str, columns: list[tuple[str, str]]) -> None:
         ("a TIMESTMP", "did you mean 'timestamp'?"),
     ],
 )
-def test_columns_that_are_none(ddl: str, expected: str) -> None:
+def test_wrong_columns_are_refused(ddl: str, expected: str) -> None:
     with pytest.raises(DdlError) as raised:
         parse_columns(ddl)
     assert expected in str(raised.value)

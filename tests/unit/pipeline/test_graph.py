@@ -34,7 +34,7 @@ def graph(tmp_path: Path) -> Graph:
     return graph_of(found.pipeline)
 
 
-def test_boxes_and_arrows(graph: Graph) -> None:
+def test_every_step_has_a_box_and_its_arrows(graph: Graph) -> None:
     assert {box.kind for box in graph.boxes} == {"topic", "route", "join", "window", "table", "console", "dead_letters"}
     arrows = {(arrow.begin, arrow.end): arrow.label for arrow in graph.arrows}
     assert arrows["step:checked", "step:paid"] == "good"
@@ -116,7 +116,7 @@ def test_the_picture_in_the_documentation_is_of_its_file(tmp_path: Path) -> None
     assert path.read_text() == picture, "draw it again: MILLSTREAM_PICTURES=1 pytest tests/unit/pipeline/test_graph.py"
 
 
-def test_bars() -> None:
+def test_bars_are_drawn_as_svg_and_text() -> None:
     svg = bars_svg("shares", ["p0", "p1"], [Series("now", [0.9, 0.1]), Series("spread", [0.5, 0.5])], 0.5, "even")
     root = ElementTree.fromstring(svg)
     assert {"p0", "p1", "90.0%", "even"} <= {element.text for element in root.iter(f"{_SVG}text")}

@@ -57,7 +57,7 @@ def test_mistakes_in_the_file_are_told(tmp_path: Path, text: str, expected: str)
     assert expected in str(caught.value)
 
 
-def test_batches_and_times(tmp_path: Path) -> None:
+def test_inputs_may_be_batches_with_times(tmp_path: Path) -> None:
     pipeline = look_at(tmp_path, pipeline_text()).pipeline
     assert pipeline is not None
     file = tmp_path / "pipeline.test.yaml"

@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_from_start_to_end() -> None:
+def test_the_state_of_a_run_is_kept_from_start_to_end() -> None:
     assert read_state("shop") is None and known_pipelines() == []
     progress = QueryProgress(
         query="shop.out",
@@ -53,7 +53,7 @@ def test_from_start_to_end() -> None:
     assert wait_until_ended("shop", 0)
 
 
-def test_how_it_failed_is_kept() -> None:
+def test_the_error_of_a_failed_run_is_kept() -> None:
     with pytest.raises(ValueError, match="no luck"), Running("shop", "f", "b:1"):
         raise ValueError("no luck")
     state = read_state("shop")

@@ -48,7 +48,7 @@ def test_a_file_of_kafka(tmp_path: Path) -> None:
     assert (wire.sasl.username, wire.sasl.password) == ("alice", "won=der land")
 
 
-def test_librdkafka(tmp_path: Path) -> None:
+def test_properties_of_java_become_those_of_librdkafka(tmp_path: Path) -> None:
     files = Authority("ca").sign("client").write(tmp_path, "client")
     given = {
         "security.protocol": "SASL_SSL",
@@ -77,7 +77,7 @@ def test_librdkafka(tmp_path: Path) -> None:
         librdkafka_settings({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.2"})
 
 
-def test_pkcs12_stores(tmp_path: Path) -> None:
+def test_pkcs12_stores_become_pem_for_librdkafka(tmp_path: Path) -> None:
     files = Authority("ca").sign("client").write(tmp_path, "client")
     given = {
         "security.protocol": "SSL",
@@ -114,7 +114,7 @@ def test_pkcs12_stores(tmp_path: Path) -> None:
         ("security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER", "needs a token"),
     ],
 )
-def test_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+def test_wrong_client_properties_are_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SetupError, match=said):
         read_client_properties(written(tmp_path, text), {})
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_missing() -> None:
         read_client_properties("/nowhere")
 
 
-def test_as_another_user() -> None:
+def test_another_user_replaces_the_credentials() -> None:
     base = {
         "security.protocol": "SSL",
         "ssl.ca.location": "/ca.pem",

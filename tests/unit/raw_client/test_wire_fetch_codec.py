@@ -1,4 +1,4 @@
-"""The fetch answer read by hand, against the schema that writes it, in every version."""
+"""The fetch response read by hand, against the schema that writes it, in every version."""
 
 from uuid import UUID
 
@@ -13,7 +13,7 @@ VERSIONS = range(4, 19)
 ABORTED = [{"producer_id": 9, "first_offset": 3}, {"producer_id": 1 << 40, "first_offset": 77}]
 
 
-def answer(
+def response(
     version: int, error: int = 0, row_error: int = 0, records: bytes | None = b"x" * 300, **row: object
 ) -> bytes:
     fields = {
@@ -33,8 +33,8 @@ def answer(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_all_fields(version: int) -> None:
-    frame = bytearray(b"head!" + answer(version, current_leader={"leader_id": 3, "leader_epoch": 4}))
+def test_all_fields_of_a_response_are_read(version: int) -> None:
+    frame = bytearray(b"head!" + response(version, current_leader={"leader_id": 3, "leader_epoch": 4}))
     error, fetched = parse_response(frame, 5, version)
     assert error == 0
     assert bytes(fetched.data) == b"x" * 300
@@ -45,35 +45,35 @@ def test_all_fields(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(12, 19))
 def test_records_are_not_copied(version: int) -> None:
-    frame = bytearray(answer(version))
+    frame = bytearray(response(version))
     assert parse_response(frame, 0, version).fetched.data.obj is frame
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_records_and_no_transactions(version: int) -> None:
-    error, fetched = parse_response(bytearray(answer(version, records=None, aborted_transactions=None)), 0, version)
+    error, fetched = parse_response(bytearray(response(version, records=None, aborted_transactions=None)), 0, version)
     assert (error, bytes(fetched.data), fetched.aborted) == (0, b"", ())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_errors(version: int) -> None:
-    assert parse_response(bytearray(answer(version, row_error=6)), 0, version).error == 6
+def test_errors_of_a_response_are_read(version: int) -> None:
+    assert parse_response(bytearray(response(version, row_error=6)), 0, version).error == 6
     if version >= 7:
-        assert parse_response(bytearray(answer(version, error=71)), 0, version).error == 71
+        assert parse_response(bytearray(response(version, error=71)), 0, version).error == 71
         alone = response_schema("fetch").encode({"error_code": 100, "session_id": 0, "responses": []}, version)
         assert parse_response(bytearray(alone), 0, version).error == 100
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
-def test_cut_off(version: int) -> None:
-    whole = answer(version, records=b"r" * 20)
+def test_a_response_that_is_cut_off_is_malformed(version: int) -> None:
+    whole = response(version, records=b"r" * 20)
     tail = 30  # what stands behind the records may be missing without harm
     for length in range(len(whole) - tail):
         with pytest.raises(MalformedMessage):
             parse_response(bytearray(whole[:length]), 0, version)
 
 
-def test_more_than_asked_for() -> None:
+def test_a_response_with_more_partitions_is_malformed() -> None:
     topic = {"topic_id": TOPIC_ID, "partitions": [{"partition_index": 0, "records": b""}] * 2}
     whole = response_schema("fetch").encode({"responses": [topic]}, 17)
     with pytest.raises(MalformedMessage, match="of one"):
@@ -81,7 +81,7 @@ def test_more_than_asked_for() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_request(version: int) -> None:
+def test_the_request_has_all_fields(version: int) -> None:
     fields = fetch_fields(
         "t", TOPIC_ID, 3, 44, leader_epoch=7, max_bytes=1000, max_wait_ms=50, min_bytes=2, read_committed=True
     )

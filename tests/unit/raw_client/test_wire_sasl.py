@@ -29,7 +29,7 @@ def test_commas_and_equals_in_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("response", "said"),
     [
         (SERVER_FIRST.replace(b"rOpr", b"xxxx"), "nonce does not match"),
         (b"r=rOprNGfwEbeRWgbNEkqO,s=W22Z,i=4096", "nonce does not match"),
@@ -40,17 +40,17 @@ def test_commas_and_equals_in_a_name() -> None:
         (SERVER_FIRST.replace(b"W22Z", b"!!!!"), "is malformed"),
     ],
 )
-def test_strange_servers(answer: bytes, said: str) -> None:
+def test_a_server_with_wrong_scram_messages_is_refused(response: bytes, said: str) -> None:
     conversation = begun()
     next(conversation)
     with pytest.raises(SetupError, match=said):
-        conversation.send(answer)
+        conversation.send(response)
 
 
-@pytest.mark.parametrize("answer", [b"v=AAAA", b"", b"e=other-error"])
-def test_a_server_that_does_not_know_the_password(answer: bytes) -> None:
+@pytest.mark.parametrize("response", [b"v=AAAA", b"", b"e=other-error"])
+def test_a_server_that_does_not_know_the_password(response: bytes) -> None:
     conversation = begun()
     next(conversation)
     conversation.send(SERVER_FIRST)
     with pytest.raises(SetupError, match="knows the password"):
-        conversation.send(answer)
+        conversation.send(response)

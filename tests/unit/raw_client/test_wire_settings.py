@@ -27,7 +27,7 @@ def test_a_short_call_leaves_time_for_another_broker() -> None:
     assert parse_settings({}, "me", 3.0).request_timeout_s == 1.0
 
 
-def test_javas_names() -> None:
+def test_settings_have_javas_names() -> None:
     settings = parse(
         {
             "client.id": "spark",
@@ -52,7 +52,7 @@ def test_javas_names() -> None:
     assert "password='p'" not in repr(settings)
 
 
-def test_librdkafkas_names() -> None:
+def test_settings_have_librdkafkas_names() -> None:
     settings = parse(
         {
             "security.protocol": "sasl_ssl",
@@ -102,7 +102,7 @@ def test_librdkafkas_names() -> None:
         ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "ldaps"}, "https, or none"),
     ],
 )
-def test_what_cannot_work(settings: dict[str, object], said: str) -> None:
+def test_wrong_combinations_of_settings_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(SetupError, match=said.replace("(", r"\(").replace("|", r"\|")):
         parse(settings)
 
@@ -135,7 +135,7 @@ def test_security_is_not_ignored(weakening: str) -> None:
     )
 
 
-def test_addresses() -> None:
+def test_bootstrap_addresses_are_parsed() -> None:
     assert parse_bootstrap("a:1, b ,PLAINTEXT://c:3,[::1]:4,[fe80::2],a:1") == (
         Address("a", 1),
         Address("b", 9092),
@@ -147,12 +147,12 @@ def test_addresses() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " , ", "a:b", "a:0", "a:70000", ":9092", "a:²"])
-def test_wrong_addresses(text: str) -> None:
+def test_wrong_bootstrap_addresses_are_refused(text: str) -> None:
     with pytest.raises(SetupError, match="HOST:PORT"):
         parse_bootstrap(text)
 
 
-def test_login_lines() -> None:
+def test_credentials_are_read_from_a_jaas_line() -> None:
     line = f'  {SCRAM_MODULE} required\n  username="a b;c" password="quo\\"te\\\\";  '
     assert credentials_of(line) == ("a b;c", 'quo"te\\')
     assert credentials_of("x.PlainLoginModule required username=u password='p q'") == ("u", "p q")
@@ -166,7 +166,7 @@ def test_login_lines() -> None:
         ('x.PlainLoginModule required username="u";', "has no password"),
     ],
 )
-def test_wrong_login_lines(line: str, said: str) -> None:
+def test_wrong_jaas_lines_are_refused(line: str, said: str) -> None:
     with pytest.raises(SetupError, match=said):
         credentials_of(line)
 
@@ -176,7 +176,7 @@ def tls(**settings: object) -> None:
     Cluster("localhost:1", {"security.protocol": "SSL", **names}).close()  # type: ignore[dict-item]
 
 
-def test_wrong_files(tmp_path: Path) -> None:
+def test_wrong_certificate_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "store.jks").write_bytes(b"\xfe\xed\xfe\xed" + bytes(100))
     (tmp_path / "store.p12").write_bytes(b"\x30\x82" + bytes(100))
     (tmp_path / "text").write_text("no certificate")

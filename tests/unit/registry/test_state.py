@@ -101,7 +101,7 @@ def change(registry: Registry, topic: TopicInMemory, what: tuple[Any, ...]) -> N
 
 
 @given(st.lists(CHANGES, max_size=25))
-def test_compaction_changes_nothing(changes: list[tuple[Any, ...]]) -> None:
+def test_a_compacted_topic_gives_the_same_registry(changes: list[tuple[Any, ...]]) -> None:
     topic = TopicInMemory()
     registry = Registry(topic)  # type: ignore[arg-type]
     registry.settings.set_config(None, {"compatibility": "NONE"})

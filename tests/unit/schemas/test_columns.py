@@ -137,7 +137,7 @@ NESTED = {
 }
 
 
-def test_lengths_of_avro_that_lie() -> None:
+def test_wrong_lengths_in_avro_are_refused() -> None:
     many = b"\x02" + b"\x00" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
     least = b"\x02" + b"\x00" + b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"
     digits = encoded(NESTED, {"id": 1, "name": "ü", "lines": [1], "total": Decimal(5)})[:-2] + b"\x04\x7f\xff"

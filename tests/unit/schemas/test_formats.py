@@ -18,7 +18,7 @@ from millstream.schemas import SchemaError, make_format
         ("avro", {"registry.url": "http://x", "register": "maybe"}, "register is 'maybe'; it must be true or false"),
     ],
 )
-def test_mistakes(kind: str, options: dict[str, str], reason: str) -> None:
+def test_wrong_options_of_a_format_are_refused(kind: str, options: dict[str, str], reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
         make_format(kind, topic="orders", options=options)
     with pytest.raises(SchemaError, match="must be key or value, not 'header'"):

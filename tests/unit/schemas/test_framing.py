@@ -8,12 +8,12 @@ from millstream.schemas import framing
 
 
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=20))
-def test_the_prefix(schema_id: int, payload: bytes) -> None:
+def test_the_schema_id_is_written_and_read(schema_id: int, payload: bytes) -> None:
     assert framing.split(framing.prefix(schema_id) + payload) == (schema_id, payload)
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=5).map(tuple), st.binary(max_size=20))
-def test_message_indexes(indexes: tuple[int, ...], payload: bytes) -> None:
+def test_message_indexes_are_written_and_read(indexes: tuple[int, ...], payload: bytes) -> None:
     assert framing.split_indexes(framing.indexes_prefix(indexes) + payload) == (indexes, payload)
 
 

@@ -25,10 +25,10 @@ class TinyRegistry:
         self.requests: list[tuple[str, str, str | None]] = []
         """Method, path, Authorization."""
         self.failures: list[tuple[int, bytes]] = []
-        """Answers to give instead, first in first out."""
+        """Responses to give instead, first in first out."""
         self.url = ""
 
-    def answer(self, method: str, target: str, body: Any) -> tuple[int, Any]:
+    def respond(self, method: str, target: str, body: Any) -> tuple[int, Any]:
         parts = urlsplit(target)
         if found := re.fullmatch(r"/schemas/ids/(\d+)", parts.path):
             number = int(found[1])
@@ -101,8 +101,8 @@ def running() -> Iterator[TinyRegistry]:
             if registry.failures:
                 status, content = registry.failures.pop(0)
             else:
-                status, answer = registry.answer(self.command, self.path, body)
-                content = json.dumps(answer).encode()
+                status, response = registry.respond(self.command, self.path, body)
+                content = json.dumps(response).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

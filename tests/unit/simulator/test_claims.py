@@ -3,7 +3,7 @@
 from millstream.simulator.clients.transaction_tracker import Claims
 
 
-def test_nothing_was_asked_since() -> None:
+def test_a_claim_without_later_responses_is_unchanged() -> None:
     claims = Claims()
     claims.claim("tx", "other").responded_at = 1.0
     claims.claim("tx", "me").responded_at = 2.0

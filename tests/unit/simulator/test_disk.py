@@ -33,7 +33,7 @@ def disk(machine: SimulatedDisk) -> DiskSession:
     return session(machine)
 
 
-def test_files(disk: DiskSession) -> None:
+def test_files_are_written_read_and_truncated(disk: DiskSession) -> None:
     file = disk.create("/data/f")
     file.write_at(0, b"hello")
     file.write_at(5, memoryview(bytearray(b" world")))
@@ -48,7 +48,7 @@ def test_files(disk: DiskSession) -> None:
         file.fileno()
 
 
-def test_directories(disk: DiskSession) -> None:
+def test_directories_are_made_listed_and_removed(disk: DiskSession) -> None:
     root = "/data/a/b"
     disk.make_directory(root)
     disk.make_directory(root)
@@ -217,7 +217,7 @@ def test_pages_whose_sync_failed_are_gone_for_good(machine: SimulatedDisk, disk:
     assert session(machine).read_bytes("/data/f") == b"old"
 
 
-def test_write_errors(machine: SimulatedDisk, disk: DiskSession) -> None:
+def test_a_failing_disk_raises_on_writes(machine: SimulatedDisk, disk: DiskSession) -> None:
     file = disk.create("/data/f")
     machine.writes_fail = True
     for change in (lambda: file.write_at(0, b"x"), lambda: file.truncate(0)):
@@ -225,7 +225,7 @@ def test_write_errors(machine: SimulatedDisk, disk: DiskSession) -> None:
             change()
 
 
-def test_read_errors(machine: SimulatedDisk, disk: DiskSession) -> None:
+def test_a_failing_disk_raises_on_reads(machine: SimulatedDisk, disk: DiskSession) -> None:
     met: list[tuple[str, bool]] = []
     disk.on_error = lambda error, path, reading: met.append((path, reading))
     disk.write_bytes("/data/f", b"abc")

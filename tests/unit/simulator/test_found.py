@@ -34,10 +34,10 @@ def test_who_waits_along_for_a_connection_is_not_cancelled_with_it(world: World)
             except (OSError, asyncio.CancelledError) as error:
                 failures.append(error)
 
-        patient = asyncio.ensure_future(ask(5.0))
+        longer = asyncio.ensure_future(ask(5.0))
         await ask(0.5)
         await ask(0.5)
-        await patient
+        await longer
 
     world.run_on("server", _idle)
     world.run(0.1)

@@ -108,7 +108,7 @@ def test_files_are_sent_from_where_they_lie(world: World, tmp_path: object) -> N
     assert sink.received == b"3456"
 
 
-def test_no_one_listens(world: World) -> None:
+def test_connections_where_no_one_listens_are_refused(world: World) -> None:
     failures: list[OSError] = []
 
     async def main(process: Process) -> None:

@@ -123,7 +123,7 @@ def test_a_read_before_the_commit_is_found() -> None:
         world.look()
 
 
-def test_last_stable_offsets() -> None:
+def test_a_wrong_last_stable_offset_is_found() -> None:
     world = World()
     world.begin(commit_requested=True)
     log = StoredLog(plain(0, None, "x"), written(1, "a/1#1"), plain(2, None, "y"))
@@ -147,7 +147,7 @@ def state(offset: int, number: int, epoch: int = 1, producer_id: int = 7) -> Bat
     return stored(build_batch([Record(b"\x00\x00\x00\x02tx", value)], base_offset=offset, leader_epoch=1))
 
 
-def test_decisions_stay() -> None:
+def test_a_changed_decision_is_found() -> None:
     world = World()
     good = [state(0, 0), state(1, 1), state(2, 2, 2), state(3, 4, 2), state(4, 1, 2), state(5, 3, 3), state(6, 5, 3)]
     world.look_at(STATE_TOPIC, *good)

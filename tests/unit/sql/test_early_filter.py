@@ -111,7 +111,7 @@ _CONDITIONS = some.sampled_from(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(_CONDITIONS, _ROWS, _ROWS)
-def test_any_values(where: str, first: list[Any], second: list[Any]) -> None:
+def test_an_early_filter_changes_no_rows(where: str, first: list[Any], second: list[Any]) -> None:
     sample = [*first[:2], {"a": 1, "b": 1}]
     # Whether b is null, and not b: the types of columns without a condition come from the records that are left.
     text = f"select a, b is null, _offset from t where {where}"

@@ -38,7 +38,7 @@ def test_settings_of_a_topic() -> None:
         table_of(INFO, {"millstream.table": "parquet"})
 
 
-def test_places() -> None:
+def test_a_table_has_a_path_or_a_catalog() -> None:
     options = Warehouse("/lake/").options_of(TABLE)
     assert (options.path, options.table_format, options.table) == ("/lake/orders.eu", "iceberg", None)
     assert dict(options.properties) == {"millstream.topic": "orders.eu", "millstream.topic.id": ID}
@@ -51,7 +51,7 @@ def test_places() -> None:
     assert (delta.path, delta.catalog, delta.s3.region) == ("s3://other/t", (), "eu-1")
 
 
-def test_whose_table_it_is() -> None:
+def test_a_table_of_another_topic_gets_another_place() -> None:
     house = Warehouse("/lake")
     assert house.place(TABLE, lambda _: None).path == "/lake/orders.eu"
     assert house.place(TABLE, lambda _: ID).path == "/lake/orders.eu"

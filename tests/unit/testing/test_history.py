@@ -419,7 +419,7 @@ def test_two_neighbours_that_swap_places_are_noticed(seed: int, data: st.DataObj
 # What is not held against the log
 
 
-def test_a_send_without_an_answer_may_appear_or_not() -> None:
+def test_a_send_without_a_response_may_appear_or_not() -> None:
     for appears in (True, False):
         planted = Planted()
         planted.send(10)

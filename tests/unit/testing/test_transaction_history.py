@@ -283,7 +283,7 @@ def committed_tail_lost() -> Planted:
 
 
 def committed_without_acknowledgement_lost() -> Planted:
-    """The commit's answer tells that everything before it was written."""
+    """The commit's response tells that everything before it was written."""
     planted = Planted()
     for send in planted.outputs:
         planted.history.sends[planted.history.sends.index(send)] = Send(

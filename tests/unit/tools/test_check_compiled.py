@@ -41,7 +41,7 @@ def look(entry: tuple[int, int], place: Place | None, kind: Kind, one: Thing, tw
 """
 
 
-def test_identities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparisons_by_identity_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "looked_at.py"
     path.write_text(IDENTITIES)
@@ -55,7 +55,7 @@ def test_identities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_generators() -> None:
+def test_generator_expressions_are_found() -> None:
     text = """
 kept = (x for x in y)
 f(x for x in y)
@@ -68,7 +68,7 @@ s = ", ".join(x for x in y)
     assert [finding.line for finding in generators("m.py", ast.parse(text))] == [2, 3]
 
 
-def test_fields() -> None:
+def test_fields_of_type_object_are_found() -> None:
     text = """
 class A(NamedTuple):
     a: object
@@ -90,7 +90,7 @@ class C:
     ]
 
 
-def test_subclasses() -> None:
+def test_subclasses_of_compiled_classes_are_found() -> None:
     text = """
 from millstream.some import Base, Other as Else, Open
 
@@ -102,7 +102,7 @@ class C(Open): pass
     assert [(finding.line, finding.text.partition(" ")[0]) for finding in found] == [(4, "A"), (5, "B")]
 
 
-def test_callables() -> None:
+def test_subclasses_that_become_callable_are_found() -> None:
     base = """
 class Turn:
     def __init__(self): self.is_over = False
@@ -127,7 +127,7 @@ class F(T): pass
     assert [(finding.path, finding.line, finding.text.partition(" ")[0]) for finding in found] == [("b.py", 4, "A")]
 
 
-def test_cached_properties() -> None:
+def test_cached_properties_are_found() -> None:
     text = """
 class A:
     @functools.cached_property
@@ -138,7 +138,7 @@ class A:
     assert [finding.line for finding in cached_properties("m.py", ast.parse(text))] == [4]
 
 
-def test_suspensions() -> None:
+def test_suspensions_in_handlers_are_found() -> None:
     text = """
 lock = asyncio.Lock()
 
@@ -206,7 +206,7 @@ def planted(monkeypatch):
 """
 
 
-def test_replacements() -> None:
+def test_replacements_without_a_mark_are_found() -> None:
     modules = {"millstream.fast": ast.parse(MODULE)}
     wrong = [number for number, line in enumerate(REPLACING.splitlines(), 1) if line.endswith("# wrong")]
     found = replacements(modules, "m.py", ast.parse(REPLACING))

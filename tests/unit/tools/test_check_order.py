@@ -47,7 +47,7 @@ def each(things: set[Thing] | None):  # type: ignore[no-untyped-def]
 """
 
 
-def test_iterations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iterations_over_sets_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "looked_at.py"
     path.write_text(TEXT)

@@ -50,7 +50,7 @@ def test_a_repository_that_is_ready(tmp_path: Path) -> None:
         ("README.md", "It is not on PyPI yet.", "README.md says"),
     ],
 )
-def test_what_is_missing_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_missing_parts_of_a_release_are_named(name: str, text: str, said: str, tmp_path: Path) -> None:
     lines = found(tmp_path, **{name: text})
     assert lines and said in lines[0]
 

@@ -107,8 +107,8 @@ class _Driver:
     def drive(self, seconds: float) -> _Spent:
         dial = partial(wire.connect, self._target.bootstrap)
         before = cpu_seconds(self._target.pid)
-        answered, elapsed = drive_dialed(dial, self._request, self._topic, PIPELINED_IN_FLIGHT, seconds)
-        return _Spent(answered, elapsed, cpu_seconds(self._target.pid) - before)
+        responses, elapsed = drive_dialed(dial, self._request, self._topic, PIPELINED_IN_FLIGHT, seconds)
+        return _Spent(responses, elapsed, cpu_seconds(self._target.pid) - before)
 
 
 @contextmanager

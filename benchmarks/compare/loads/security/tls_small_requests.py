@@ -39,8 +39,8 @@ class TlsSmallRequests(Load):
                 request = wire.produce_request(topic, 0, wire.record_batch([b"x" * RECORD_BYTES]))
                 drive_dialed(dial, request, topic, in_flight, min(WARM_UP_SECONDS, seconds))
                 cpu_before = cpu_seconds(target.pid)
-                answered, elapsed = drive_dialed(dial, request, topic, in_flight, seconds)
+                responses, elapsed = drive_dialed(dial, request, topic, in_flight, seconds)
                 if key == "one":
-                    values["cpu"] = (cpu_seconds(target.pid) - cpu_before) / answered * 1e6
-                values[key] = answered / elapsed
+                    values["cpu"] = (cpu_seconds(target.pid) - cpu_before) / responses * 1e6
+                values[key] = responses / elapsed
         return values

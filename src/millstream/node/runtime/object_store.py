@@ -216,13 +216,13 @@ class ThreadedStore:
         store: Any,
         loop: asyncio.AbstractEventLoop,
         rates: StoreRates,
-        patient_store: Any | None = None,
+        persistent_store: Any | None = None,
         uploads: S3Uploads | None = None,
     ) -> None:
-        """`patient_store`: the same store, which repeats a failed request for longer."""
+        """`persistent_store`: the same store, which repeats a failed request for longer."""
         self._store = store
         self._uploads = uploads
-        self._patient_store = store if patient_store is None else patient_store
+        self._persistent_store = store if persistent_store is None else persistent_store
         self._loop = loop
         self._threads = DaemonThreads(_THREADS, "millstream-tier")
         self._delay = LoopDelay(loop)
@@ -258,7 +258,7 @@ class ThreadedStore:
                 obstore.put(self._store, name, b"".join(paced), mode="create")
             else:  # the name has a random part, so that no other writer has the same
                 obstore.put(
-                    self._patient_store, name, paced, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2
+                    self._persistent_store, name, paced, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2
                 )
         except BaseError:
             # The request may have been successful, and only its response lost. A repeated request then fails.
@@ -468,7 +468,7 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
         options["client_options"] = {"allow_http": True}
     try:
         store = from_url(url, retry_config={"retry_timeout": timedelta(seconds=_ATTEMPTS_SECONDS)}, **options)
-        patient_store = from_url(
+        persistent_store = from_url(
             url,
             retry_config={
                 "max_retries": _PART_ATTEMPTS,
@@ -483,7 +483,7 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
         )
     except BaseError as error:
         raise ConfigError(f"millstream.tier.url={url}: {_short(error)}", name=tier.TIER_URL.name) from None
-    return ThreadedStore(store, loop, rates, patient_store, open_uploads(url))
+    return ThreadedStore(store, loop, rates, persistent_store, open_uploads(url))
 
 
 def _version(found: Any) -> Version:

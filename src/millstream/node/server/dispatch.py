@@ -80,6 +80,7 @@ class Dispatcher:
         self._authorization = authorization
         self._rules = rules
         self._loop = loop
+        # No BackgroundTasks: each request would pay for a second callback.
         self._tasks: set[asyncio.Future[Parts]] = set()
         self._now = stopwatch or loop.time
         self.turns = TurnWatch(self._now)

@@ -44,7 +44,7 @@ def test_a_topic_that_is_created_automatically(broker: EmbeddedBroker, tmp_path:
         assert found["errors"] == [{"name": "not/allowed", "error": "INVALID_TOPIC_EXCEPTION"}]
 
 
-def test_administration(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_administrative_requests_are_audited(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with Cluster(broker.bootstrap_servers, client_id="admin-tool") as cluster:
         cluster.create_topic("audited", 1, 1)
         with pytest.raises(RefusedError):

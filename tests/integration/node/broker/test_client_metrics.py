@@ -104,7 +104,7 @@ def test_a_push_is_a_record_of_the_topic(new_client: NewClient, subscribe: Any) 
     }  # fmt: skip
 
 
-def test_what_is_refused(new_client: NewClient, subscribe: Any) -> None:
+def test_wrong_pushes_are_refused(new_client: NewClient, subscribe: Any) -> None:
     subscribe(metrics="*", interval_ms="60000")
     client = new_client("refused")
     assert client.push(client_instance_id=UUID(int=0)) == ErrorCode.INVALID_REQUEST
@@ -128,7 +128,9 @@ def test_what_is_refused(new_client: NewClient, subscribe: Any) -> None:
         (b"", NONE, ErrorCode.NONE),
     ],
 )
-def test_payloads(new_client: NewClient, subscribe: Any, payload: bytes, codec: int, code: int) -> None:
+def test_payloads_are_accepted_or_refused_by_codec(
+    new_client: NewClient, subscribe: Any, payload: bytes, codec: int, code: int
+) -> None:
     subscribe(metrics="*", interval_ms="60000")
     client = new_client("payloads")
     client.get()

@@ -26,11 +26,11 @@ def named(*names: str) -> list[dict[str, Any]]:
 def test_all_topics_or_none_or_some(wire: Wire, topic: str, version: int) -> None:
     assert topic in {row.name for row in metadata(wire, None, version).topics}
     assert metadata(wire, [], version).topics == []
-    answer = metadata(wire, named(topic), version)
-    (row,) = answer.topics
+    response = metadata(wire, named(topic), version)
+    (row,) = response.topics
     assert [partition.partition_index for partition in row.partitions] == [0, 1]
-    (node,) = answer.brokers
-    assert {partition.leader_id for partition in row.partitions} == {node.node_id} == {answer.controller_id}
+    (node,) = response.brokers
+    assert {partition.leader_id for partition in row.partitions} == {node.node_id} == {response.controller_id}
     assert f"{node.host}:{node.port}" == ":".join(map(str, wire.socket.getpeername()))
 
 
@@ -38,7 +38,7 @@ def test_in_version_0_an_empty_list_means_all(wire: Wire, topic: str) -> None:
     assert topic in {row.name for row in metadata(wire, [], 0).topics}
 
 
-def test_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_metadata_finds_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
     name, unknown = new_name(), uuid4()
     topic_id = wire.create_topic(name)
     rows = metadata(wire, [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": unknown}]).topics
@@ -46,7 +46,7 @@ def test_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
     assert (rows[1].topic_id, rows[1].error_code) == (unknown, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-def test_a_topic_asked_for_often_is_answered_once(wire: Wire, topic: str) -> None:
+def test_a_topic_named_often_is_in_the_response_once(wire: Wire, topic: str) -> None:
     assert len(metadata(wire, named(*[topic] * 1000)).topics) == 1
 
 
@@ -70,8 +70,8 @@ def test_topics_are_not_created_where_the_broker_does_not_allow_it() -> None:
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_an_answer_is_never_older_than_what_was_done(wire: Wire, new_name: Callable[[], str]) -> None:
-    """Encoded answers are kept: a change must not be hidden by one."""
+def test_metadata_is_never_older_than_the_last_change(wire: Wire, new_name: Callable[[], str]) -> None:
+    """Encoded responses are kept: a change must not be hidden by one."""
     for _ in range(5):
         name = new_name()
         assert metadata(wire, named(name)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -80,10 +80,10 @@ def test_an_answer_is_never_older_than_what_was_done(wire: Wire, new_name: Calla
         assert name in {row.name for row in metadata(wire, None).topics}
 
 
-def test_describe_cluster(wire: Wire) -> None:
-    answer = wire.call("describe_cluster", 2, endpoint_type=1, include_fenced_brokers=True)
-    assert answer.cluster_id == metadata(wire, []).cluster_id
-    assert len(answer.brokers) == 1
+def test_describe_cluster_lists_brokers_and_refuses_other_endpoints(wire: Wire) -> None:
+    response = wire.call("describe_cluster", 2, endpoint_type=1, include_fenced_brokers=True)
+    assert response.cluster_id == metadata(wire, []).cluster_id
+    assert len(response.brokers) == 1
     for kind, code in ((2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)):
         assert wire.call("describe_cluster", 1, endpoint_type=kind).error_code == code
 
@@ -102,13 +102,13 @@ def test_partitions_page_by_page(wire: Wire, new_name: Callable[[], str], limit:
     seen: list[tuple[str, int]] = []
     cursor: tuple[str, int] | None = None
     for _ in range(20):
-        answer = partitions(wire, names, limit, cursor)
-        page = [(topic.name, row.partition_index) for topic in answer.topics for row in topic.partitions]
+        response = partitions(wire, names, limit, cursor)
+        page = [(topic.name, row.partition_index) for topic in response.topics for row in topic.partitions]
         assert len(page) <= limit
         seen += page
-        if answer.next_cursor is None:
+        if response.next_cursor is None:
             break
-        cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+        cursor = (response.next_cursor.topic_name, response.next_cursor.partition_index)
     assert seen == [(name, index) for name in names for index in range(3)]
 
 
@@ -119,7 +119,7 @@ def test_pages_of_the_unknown_and_absurd(wire: Wire, topic: str) -> None:
         partitions(wire, [topic], limit, cursor)
 
 
-def test_find_coordinator(wire: Wire) -> None:
+def test_find_coordinator_names_this_broker(wire: Wire) -> None:
     (row,) = wire.call("find_coordinator", 4, key_type=0, coordinator_keys=["group"]).coordinators
     assert (row.error_code, row.node_id) == (0, metadata(wire, []).brokers[0].node_id)
     for kind in (2, 9, -1):
@@ -127,7 +127,7 @@ def test_find_coordinator(wire: Wire) -> None:
         assert [row.key for row in rows] == ["x"]
 
 
-def test_log_dirs(broker: EmbeddedBroker, wire: Wire, topic: str) -> None:
+def test_describe_log_dirs_has_the_size_of_partitions(broker: EmbeddedBroker, wire: Wire, topic: str) -> None:
     wire.produce(topic, batch(bytes(1000)))
     (row,) = wire.call("describe_log_dirs", 4, topics=[{"topic": topic, "partitions": [0, 1, 9]}]).results
     assert (row.error_code, row.log_dir) == (0, str(broker.data_dir))
@@ -138,9 +138,9 @@ def test_log_dirs(broker: EmbeddedBroker, wire: Wire, topic: str) -> None:
 
 def test_producer_ids_are_never_given_twice(broker: EmbeddedBroker, wire: Wire) -> None:
     def take(at: Wire) -> int:
-        answer = at.call("init_producer_id", 4, transactional_id=None, producer_id=-1, producer_epoch=-1)
-        assert (answer.error_code, answer.producer_epoch) == (0, 0)
-        return int(answer.producer_id)
+        response = at.call("init_producer_id", 4, transactional_id=None, producer_id=-1, producer_epoch=-1)
+        assert (response.error_code, response.producer_epoch) == (0, 0)
+        return int(response.producer_id)
 
     taken = [take(wire) for _ in range(1100)]  # more than one block
     assert len(set(taken)) == len(taken)
@@ -148,8 +148,8 @@ def test_producer_ids_are_never_given_twice(broker: EmbeddedBroker, wire: Wire) 
 
 def test_a_producer_that_has_an_id_gets_another(wire: Wire) -> None:
     """As in Kafka: no one can take the id of someone else by naming it."""
-    answer = wire.call("init_producer_id", 4, transactional_id=None, producer_id=5_000_000, producer_epoch=3)
-    assert (answer.error_code, answer.producer_epoch) == (0, 0) and answer.producer_id != 5_000_000
+    response = wire.call("init_producer_id", 4, transactional_id=None, producer_id=5_000_000, producer_epoch=3)
+    assert (response.error_code, response.producer_epoch) == (0, 0) and response.producer_id != 5_000_000
     for half in ({"producer_id": 5_000_000, "producer_epoch": -1}, {"producer_id": -1, "producer_epoch": 3}):
-        answer = wire.call("init_producer_id", 4, transactional_id=None, **half)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        response = wire.call("init_producer_id", 4, transactional_id=None, **half)
+        assert response.error_code == ErrorCode.INVALID_REQUEST

@@ -75,7 +75,7 @@ def test_the_feature_is_advertised(wire: Wire) -> None:
     assert CONDITIONAL_APPEND in {row.name for row in response.supported_features}
 
 
-def test_the_raw_client(cluster: Cluster, topic: str) -> None:
+def test_the_raw_client_appends_conditionally(cluster: Cluster, topic: str) -> None:
     at, producer = TopicPartition(topic, 0), ConditionalProducer(cluster)
     records = [Record(b"k", b"v", timestamp=1)]
     assert producer.append(at, records, 0) == 1

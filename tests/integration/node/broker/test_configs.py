@@ -10,7 +10,7 @@ from millstream.formats.protocol.schema import Message
 from millstream.formats.records.batch import read_header
 from millstream.formats.records.compression import Codec
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch
 
 TOPIC, BROKER = 2, 4
@@ -135,7 +135,7 @@ def test_segment_size_and_retention_of_a_live_log(broker: EmbeddedBroker, wire: 
     files = sorted((broker.data_dir / f"{topic}-0").glob("*.log"))
     assert len(files) >= 3
     alter(wire, TOPIC, topic, ("retention.bytes", SET, "1048576"))
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while wire.fetch(topic, 31).log_start_offset == 0 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert wire.fetch(topic, 31).log_start_offset > 0

@@ -16,7 +16,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.testing.embedded import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 SETTINGS = {
@@ -74,34 +74,34 @@ def describe(wire: Wire, group: str, version: int = 1) -> Message:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def test_the_feature_is_on(wire: Wire) -> None:
-    answer = wire.call("api_versions", 4, client_software_name="wire", client_software_version="1")
-    levels = {row.name: row.max_version_level for row in answer.finalized_features}
+def test_the_consumer_protocol_is_finalized_by_default(wire: Wire) -> None:
+    response = wire.call("api_versions", 4, client_software_name="wire", client_software_version="1")
+    levels = {row.name: row.max_version_level for row in response.finalized_features}
     assert levels["group.version"] == 1
-    assert any(row.name == "group.version" and row.max_version == 1 for row in answer.supported_features)
-    assert {68, 69} <= {row.api_key for row in answer.api_keys}
+    assert any(row.name == "group.version" and row.max_version == 1 for row in response.supported_features)
+    assert {68, 69} <= {row.api_key for row in response.api_keys}
 
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_member_joins_and_leaves(wire: Wire, group: str, version: int) -> None:
-    answer = join(wire, group, "" if version == 0 else "mine", version)
-    assert (answer.error_code, answer.error_message) == (0, None)
-    assert answer.member_id == "mine" or (version == 0 and answer.member_id)
-    epoch = answer.member_epoch
+    response = join(wire, group, "" if version == 0 else "mine", version)
+    assert (response.error_code, response.error_message) == (0, None)
+    assert response.member_id == "mine" or (version == 0 and response.member_id)
+    epoch = response.member_epoch
     assert epoch > 0
-    assert answer.heartbeat_interval_ms == 5000
-    (row,) = answer.assignment.topic_partitions
+    assert response.heartbeat_interval_ms == 5000
+    (row,) = response.assignment.topic_partitions
     assert sorted(row.partitions) == list(range(PARTITIONS))
-    again = beat(wire, group, answer.member_id, epoch, version)
+    again = beat(wire, group, response.member_id, epoch, version)
     assert (again.error_code, again.member_epoch, again.assignment) == (0, epoch, None)
-    left = beat(wire, group, answer.member_id, -1, version)
-    assert (left.error_code, left.member_id, left.member_epoch) == (0, answer.member_id, -1)
+    left = beat(wire, group, response.member_id, -1, version)
+    assert (left.error_code, left.member_id, left.member_epoch) == (0, response.member_id, -1)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_member_joins_and_leaves(wire: Wire, group: str, version: int) -> None
         ({"subscribed_topic_names": None, "subscribed_topic_regex": ""}, ErrorCode.NONE),
     ],
 )
-def test_bad_requests(wire: Wire, group: str, fields: dict[str, Any], code: ErrorCode) -> None:
+def test_bad_heartbeats_are_refused(wire: Wire, group: str, fields: dict[str, Any], code: ErrorCode) -> None:
     given = {
         "group": group,
         "member": "m",
@@ -138,17 +138,17 @@ def test_bad_requests(wire: Wire, group: str, fields: dict[str, Any], code: Erro
         "subscribed_topic_names": ["kip848"],
         "topic_partitions": [],
     }
-    answer = beat(wire, **{**given, **fields})
-    assert ErrorCode(answer.error_code) == code, answer.error_message
-    assert bool(answer.error_message) == (code != ErrorCode.NONE)
+    response = beat(wire, **{**given, **fields})
+    assert ErrorCode(response.error_code) == code, response.error_message
+    assert bool(response.error_message) == (code != ErrorCode.NONE)
 
 
 @pytest.mark.skipif("MILLSTREAM_TEST_BOOTSTRAP" in os.environ, reason="Kafka takes what its record has no room for")
 @pytest.mark.parametrize("field", ["member", "group", "instance_id", "rack_id", "subscribed_topic_regex"])
 def test_texts_that_no_record_has_room_for(wire: Wire, group: str, field: str) -> None:
     given: dict[str, Any] = {"group": group, "member": "m", field: "x" * 40_000}
-    answer = join(wire, **given)
-    assert answer.error_code == (ErrorCode.INVALID_GROUP_ID if field == "group" else ErrorCode.INVALID_REQUEST)
+    response = join(wire, **given)
+    assert response.error_code == (ErrorCode.INVALID_GROUP_ID if field == "group" else ErrorCode.INVALID_REQUEST)
 
 
 def test_members_are_fenced(wire: Wire, group: str) -> None:
@@ -178,11 +178,11 @@ def test_partitions_pass_on_step_by_step(wire: Wire, group: str) -> None:
     given = beat(wire, group, "b", epoch + 1)
     assert sorted([*row.partitions, *given.assignment.topic_partitions[0].partitions]) == list(range(PARTITIONS))
     assert beat(wire, group, "a", epoch).error_code == ErrorCode.FENCED_MEMBER_EPOCH
-    assert beat(wire, group, "a", epoch, topic_partitions=kept).member_epoch == epoch + 1, "only our answer was lost"
+    assert beat(wire, group, "a", epoch, topic_partitions=kept).member_epoch == epoch + 1, "only our response was lost"
     assert describe(wire, group).group_state == "Stable"
 
 
-def test_static_members(wire: Wire, group: str) -> None:
+def test_a_static_member_keeps_its_partitions(wire: Wire, group: str) -> None:
     first = join(wire, group, "a", instance_id="i")
     had = first.assignment.topic_partitions[0].partitions
     assert join(wire, group, "b", instance_id="i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
@@ -197,7 +197,7 @@ def test_static_members(wire: Wire, group: str) -> None:
 
 
 def commit(wire: Wire, group: str, member: str, epoch: int, version: int = 9, partition: int = 0) -> int:
-    answer = wire.call(
+    response = wire.call(
         "offset_commit",
         version,
         group_id=group,
@@ -205,10 +205,10 @@ def commit(wire: Wire, group: str, member: str, epoch: int, version: int = 9, pa
         member_id=member,
         topics=[{"name": "kip848", "partitions": [{"partition_index": partition, "committed_offset": 3}]}],
     )
-    return int(answer.topics[0].partitions[0].error_code)
+    return int(response.topics[0].partitions[0].error_code)
 
 
-def test_commits_and_fetches(wire: Wire, group: str) -> None:
+def test_commits_and_fetches_check_the_member_epoch(wire: Wire, group: str) -> None:
     epoch = join(wire, group, "a").member_epoch
     assert commit(wire, group, "a", epoch) == ErrorCode.NONE
     assert commit(wire, group, "a", epoch, 8) == ErrorCode.UNSUPPORTED_VERSION
@@ -242,7 +242,7 @@ def test_a_commit_of_an_older_epoch_counts_for_partitions_that_were_kept(wire: W
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_describe(wire: Wire, group: str, version: int) -> None:
+def test_describe_shows_members_and_assignments(wire: Wire, group: str, version: int) -> None:
     missing = describe(wire, group, version)
     assert (missing.error_code, missing.group_id) == (ErrorCode.GROUP_ID_NOT_FOUND, group)
     assert describe(wire, "", version).error_code == ErrorCode.INVALID_GROUP_ID

@@ -12,7 +12,7 @@ from millstream.formats.protocol.schema import Message
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests import wire as wires
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ PASSING = (
 )
 
 
-def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = PATIENCE_S) -> T:
+def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = TIMEOUT_SECONDS) -> T:
     deadline = time.monotonic() + seconds
     while True:
         found = attempt()
@@ -95,16 +95,16 @@ class Cluster:
         return row.topic_id
 
     def ask(self, find: Callable[[], Wire], api: str, version: int, **fields: Any) -> Message:
-        """Asks, again while the answer is that this is not the right broker at the moment."""
+        """Asks, again while the response is that this is not the right broker at the moment."""
 
         def ask() -> Message | None:
             try:
-                answer = find().call(api, version, **fields)
+                response = find().call(api, version, **fields)
             except (wires.Closed, OSError):
                 return None
-            return None if getattr(answer, "error_code", 0) in PASSING else answer
+            return None if getattr(response, "error_code", 0) in PASSING else response
 
-        return eventually(ask, f"{api} was not answered")
+        return eventually(ask, f"{api} got no response")
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +142,9 @@ def test_another_broker_says_that_it_is_not_the_coordinator(cluster: Cluster) ->
     cluster.create("elsewhere", 1)
     right = cluster.coordinator("e")
     for number in cluster.nodes.brokers:
-        answer = cluster.wire(number).call("heartbeat", 4, group_id="e", generation_id=1, member_id="m")
+        response = cluster.wire(number).call("heartbeat", 4, group_id="e", generation_id=1, member_id="m")
         expected = ErrorCode.UNKNOWN_MEMBER_ID if cluster.wire(number) is right else ErrorCode.NOT_COORDINATOR
-        assert answer.error_code == expected
+        assert response.error_code == expected
 
 
 def test_offsets_that_were_committed_survive_their_coordinator(cluster: Cluster) -> None:
@@ -194,7 +194,7 @@ class Queue:
             {"first_offset": first, "last_offset": last, "acknowledge_types": kinds} for first, last, kinds in acks
         ]
         rows = [{"partition_index": index, "acknowledgement_batches": batches}]
-        answer = self.cluster.wire(number).call(
+        response = self.cluster.wire(number).call(
             "share_fetch",
             2,
             group_id=self.group,
@@ -207,25 +207,25 @@ class Queue:
             batch_size=100,
             topics=[{"topic_id": self.topic_id, "partitions": rows}],
         )
-        if answer.error_code:
+        if response.error_code:
             self._epochs.pop(number, None)
         else:
             self._epochs[number] = self._epochs.get(number, 0) + 1
-        return answer
+        return response
 
     def leave_brokers(self) -> None:
         """Ends its sessions, as a consumer does that is closed."""
         for number in self._epochs:
-            answer = self.cluster.wire(number).call(
+            response = self.cluster.wire(number).call(
                 "share_acknowledge", 2, group_id=self.group, member_id="m", share_session_epoch=-1, topics=[]
             )
-            assert answer.error_code == 0
+            assert response.error_code == 0
         self._epochs.clear()
 
-    def acquired(self, answer: Message) -> list[tuple[int, int, int]]:
+    def acquired(self, response: Message) -> list[tuple[int, int, int]]:
         return [
             (each.first_offset, each.last_offset, each.delivery_count)
-            for topic in answer.responses
+            for topic in response.responses
             for row in topic.partitions
             for each in row.acquired_records
         ]
@@ -244,8 +244,10 @@ class Queue:
 def produce(cluster: Cluster, topic: str, index: int, *values: bytes) -> None:
     leader = cluster.wire(cluster.leader(topic, index))
     rows = [{"index": index, "records": wires.batch(*values)}]
-    answer = leader.call("produce", 9, acks=-1, timeout_ms=10_000, topic_data=[{"name": topic, "partition_data": rows}])
-    assert answer.responses[0].partition_responses[0].error_code == 0
+    response = leader.call(
+        "produce", 9, acks=-1, timeout_ms=10_000, topic_data=[{"name": topic, "partition_data": rows}]
+    )
+    assert response.responses[0].partition_responses[0].error_code == 0
 
 
 def test_a_queue_whose_state_is_kept_elsewhere(cluster: Cluster) -> None:
@@ -274,10 +276,10 @@ def test_a_member_that_comes_to_the_wrong_broker_is_told_where_the_leader_is(clu
     queue.join()
     leader = cluster.leader("wrong", 0)
     other = next(number for number in cluster.nodes.brokers if number != leader)
-    answer = queue.fetch(0, leader=other)
-    row = answer.responses[0].partitions[0]
+    response = queue.fetch(0, leader=other)
+    row = response.responses[0].partitions[0]
     assert (row.error_code, row.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, leader)
-    (endpoint,) = answer.node_endpoints
+    (endpoint,) = response.node_endpoints
     assert f"{endpoint.host}:{endpoint.port}" == cluster.nodes.address(leader)
 
 
@@ -311,8 +313,8 @@ def test_dead_letters_go_to_whoever_leads_their_topic(cluster: Cluster) -> None:
     for index in range(3):
 
         def letters(index: int = index) -> list[bytes] | None:
-            answer = cluster.wire(cluster.leader(graves, index)).fetch(graves, partition=index, max_wait_ms=200)
-            return wires.values(answer.records) or None
+            response = cluster.wire(cluster.leader(graves, index)).fetch(graves, partition=index, max_wait_ms=200)
+            return wires.values(response.records) or None
 
         assert eventually(letters, f"no letter in {graves}-{index}") == [b"poison-%d" % index]
 
@@ -346,8 +348,8 @@ def test_every_broker_reports_on_what_it_leads(cluster: Cluster) -> None:
             produce(cluster, "hot", index, b"x")
         if any(topic.error_code for topic in cluster.any.call("metadata", 12, topics=[{"name": REPORTS}]).topics):
             return None
-        answer = cluster.wire(cluster.leader(REPORTS, 0)).fetch(REPORTS)
-        reports = [json.loads(value) for value in wires.values(answer.records) if value]
+        response = cluster.wire(cluster.leader(REPORTS, 0)).fetch(REPORTS)
+        reports = [json.loads(value) for value in wires.values(response.records) if value]
         nodes.update(report["node"] for report in reports if report["topic"] == "hot")
         return True if nodes == set(cluster.nodes.brokers) else None
 

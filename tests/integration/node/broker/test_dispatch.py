@@ -1,4 +1,4 @@
-"""From frame to answer: every API and version that is offered, and those that are not."""
+"""From frame to response: every API and version that is offered, and those that are not."""
 
 from typing import Any
 from uuid import UUID
@@ -52,7 +52,7 @@ def fields_of(api: str, version: int, topic: str, topic_id: UUID) -> dict[str, A
     return {name: value for name, value in requests.get(api, {}).items() if name in known}
 
 
-def test_every_api_answers_in_its_first_and_in_its_last_version(wire: Wire, topic: str) -> None:
+def test_every_api_responds_in_its_first_and_in_its_last_version(wire: Wire, topic: str) -> None:
     topic_id = wire.call("metadata", 12, topics=[{"name": topic, "topic_id": UUID(int=0)}]).topics[0].topic_id
     offered = wire.call("api_versions", 0).api_keys
     assert {0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 44, 60, 75} <= {row.api_key for row in offered}
@@ -70,19 +70,19 @@ def test_the_ranges_are_those_of_kafka_4(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", [5, 99, -1, 32_767])
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(wire: Wire, version: int) -> None:
+def test_an_unknown_version_of_api_versions_gets_a_response_of_version_0(wire: Wire, version: int) -> None:
     wire.send_raw(framed(header(18, version, 77, flexible=False) + b"\x02\x02anything"))
-    correlation_id, answer = decode("api_versions", 0, wire.receive_raw())
+    correlation_id, response = decode("api_versions", 0, wire.receive_raw())
     assert correlation_id == 77
-    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert any(row.api_key == 18 for row in answer.api_keys)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert any(row.api_key == 18 for row in response.api_keys)
     assert wire.call("api_versions", 0).error_code == 0  # and the connection goes on
 
 
 @pytest.mark.parametrize("name", ["", "-bad", "bad-", "white space", "é"])
-def test_api_versions_refuses_a_software_name_that_is_none(wire: Wire, name: str) -> None:
-    answer = wire.call("api_versions", 3, client_software_name=name, client_software_version="1")
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
+def test_api_versions_refuses_a_wrong_software_name(wire: Wire, name: str) -> None:
+    response = wire.call("api_versions", 3, client_software_name=name, client_software_version="1")
+    assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(("key", "version"), [(-1, 0), (9999, 0), (3, 99), (3, -1), (1, 3), (1, 99), (0, 2), (0, 99)])
@@ -102,7 +102,7 @@ def test_bytes_after_a_request_are_passed_over(wire: Wire) -> None:
     assert decode("api_versions", 0, wire.receive_raw())[0] == 5
 
 
-def test_answers_come_in_order_although_the_first_waits(wire: Wire, topic: str) -> None:
+def test_responses_come_in_order_although_the_first_waits(wire: Wire, topic: str) -> None:
     first = wire.send("fetch", 12, **fetch_fields([(topic, 0, 0)], max_wait_ms=300))
     second = wire.send("api_versions", 0)
     third = wire.send("create_topics", 7, topics=[], timeout_ms=1000)

@@ -40,7 +40,7 @@ def refused(broker: EmbeddedBroker) -> bool:
     ("name", "value"),
     [("max.connections", "1"), ("max.connections.per.ip", "1"), ("max.connections.per.ip.overrides", "127.0.0.1:1")],
 )
-def test_limits_on_connections(own_broker: EmbeddedBroker, own: Wire, name: str, value: str) -> None:
+def test_limits_on_connections_apply_at_once(own_broker: EmbeddedBroker, own: Wire, name: str, value: str) -> None:
     assert not refused(own_broker)
     assert alter(own, BROKER, "7", (name, SET, value)).error_code == 0
     until(lambda: refused(own_broker))
@@ -102,7 +102,7 @@ def test_the_id_of_the_broker_and_synonyms(own: Wire) -> None:
     assert (row.value, row.config_source, row.synonyms) == ("360000000", DEFAULT, [])
 
 
-def test_levels_of_loggers(own: Wire) -> None:
+def test_levels_of_loggers_are_changed_at_runtime(own: Wire) -> None:
     rows = {row.name: row for row in describe(own, LOGGER, "7").configs}
     assert rows["root"].value == "INFO" and rows["root"].config_source == DYNAMIC_LOGGER
     assert alter(own, LOGGER, "7", ("millstream.net", SET, "TRACE"), ("root", SET, "WARN")).error_code == 0
@@ -126,7 +126,9 @@ def test_levels_of_loggers(own: Wire) -> None:
         ("", ("root", SET, "INFO"), ErrorCode.INVALID_REQUEST, "must be an integer"),
     ],
 )
-def test_levels_that_cannot_be(own: Wire, node: str, change: tuple[str, int, str | None], code: int, text: str) -> None:
+def test_wrong_levels_of_loggers_are_refused(
+    own: Wire, node: str, change: tuple[str, int, str | None], code: int, text: str
+) -> None:
     row = alter(own, LOGGER, node, change)
     assert row.error_code == code and text in row.error_message
 
@@ -136,8 +138,8 @@ def test_loggers_of_another_node_and_mixed_requests(own: Wire) -> None:
     assert describe(own, LOGGER, "").error_code == ErrorCode.INVALID_REQUEST
     rows = [{"name": "root", "config_operation": SET, "value": "INFO"}]
     resources = [{"resource_type": kind, "resource_name": "7", "configs": rows} for kind in (LOGGER, BROKER)]
-    answer = own.call("incremental_alter_configs", 1, resources=resources, validate_only=True).responses
-    assert {row.resource_type: row.error_code for row in answer}[LOGGER] == ErrorCode.INVALID_REQUEST
+    response = own.call("incremental_alter_configs", 1, resources=resources, validate_only=True).responses
+    assert {row.resource_type: row.error_code for row in response}[LOGGER] == ErrorCode.INVALID_REQUEST
 
 
 def test_subscriptions_to_client_metrics_are_config_resources(own: Wire) -> None:

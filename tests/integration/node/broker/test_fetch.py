@@ -10,7 +10,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, fetch_fields, values
 
 BATCH = batch(bytes(1000))
@@ -31,14 +31,14 @@ def other(broker: EmbeddedBroker) -> Iterator[Wire]:
 
 
 @pytest.mark.parametrize("version", [4, 5, 7, 9, 11, 12])
-def test_from_any_offset(wire: Wire, filled: str, version: int) -> None:
+def test_fetch_begins_at_any_offset(wire: Wire, filled: str, version: int) -> None:
     for offset in (0, 1, 9):
         row = wire.fetch(filled, offset, version=version)
         assert (row.error_code, row.high_watermark, len(values(row.records))) == (0, 10, 10 - offset)
 
 
 @pytest.mark.parametrize("version", [13, 15, 18])
-def test_by_topic_id(wire: Wire, new_name: Callable[[], str], version: int) -> None:
+def test_fetch_finds_topics_by_id(wire: Wire, new_name: Callable[[], str], version: int) -> None:
     topic_id, unknown = wire.create_topic(new_name()), uuid4()
     fields = fetch_fields([(topic_id, 0, 0), (topic_id, 7, 0), (unknown, 0, 0)], by_id=True)
     first, second = wire.call("fetch", version, **fields).responses
@@ -58,7 +58,7 @@ def test_at_the_end_there_is_nothing_and_no_error(wire: Wire, filled: str) -> No
     assert (row.error_code, row.high_watermark, row.log_start_offset, row.records) == (0, 10, 0, b"")
 
 
-def test_leader_epochs(wire: Wire, filled: str) -> None:
+def test_fetch_checks_the_leader_epoch(wire: Wire, filled: str) -> None:
     assert wire.fetch(filled, leader_epoch=0).error_code == 0
     assert wire.fetch(filled, leader_epoch=5).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert wire.fetch(filled, leader_epoch=-2).error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -72,11 +72,11 @@ def test_a_partition_that_is_named_often_is_read_once(wire: Wire, other: Wire, f
     empty = new_name()
     wire.create_topic(empty, 1)
     rows = [(filled, 0, offset % 3) for offset in range(10_000)] + [(empty, 0, 0)] * 5000
-    answer = wire.call("fetch", 12, **fetch_fields(rows))
-    found = [[row.partition_index for row in topic.partitions] for topic in answer.responses]
+    response = wire.call("fetch", 12, **fetch_fields(rows))
+    found = [[row.partition_index for row in topic.partitions] for topic in response.responses]
     assert found == [[0], [0]]
     once = wire.call("fetch", 12, **fetch_fields([(filled, 0, 9999 % 3)])).responses[0].partitions[0]
-    assert bytes(answer.responses[0].partitions[0].records) == bytes(once.records)
+    assert bytes(response.responses[0].partitions[0].records) == bytes(once.records)
     wire.send("fetch", 12, **fetch_fields([(empty, 0, 0)] * 5000, max_wait_ms=60_000))
     assert other.produce(empty, batch(b"x")).error_code == 0
     (topic,) = wire.receive("fetch", 12)[1].responses
@@ -89,11 +89,11 @@ def test_a_fetch_waits_for_min_bytes(wire: Wire, other: Wire, topic: str) -> Non
     wire.socket.settimeout(0.3)
     with pytest.raises(TimeoutError):
         wire.socket.recv(1)
-    wire.socket.settimeout(PATIENCE_S)
+    wire.socket.settimeout(TIMEOUT_SECONDS)
     assert other.produce(topic, BATCH).error_code == 0
-    correlation_id, answer = wire.receive("fetch", 12)
+    correlation_id, response = wire.receive("fetch", 12)
     assert correlation_id == sent
-    assert len(values(answer.responses[0].partitions[0].records)) == 2
+    assert len(values(response.responses[0].partitions[0].records)) == 2
 
 
 def test_a_fetch_waits_no_longer_than_asked(wire: Wire, topic: str) -> None:
@@ -114,8 +114,8 @@ def test_a_deleted_topic_ends_the_wait(wire: Wire, other: Wire, new_name: Callab
     topic_id = wire.create_topic(name)
     wire.send("fetch", 13, **fetch_fields([(topic_id, 0, 0)], by_id=True, max_wait_ms=2**31 - 1))
     other.call("delete_topics", 6, topics=[{"name": name}], timeout_ms=1000)
-    _, answer = wire.receive("fetch", 13)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    _, response = wire.receive("fetch", 13)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 # Limits
@@ -154,9 +154,9 @@ def test_partitions_of_a_large_fetch_have_their_turn(wire: Wire, filled: str) ->
     assert got(second) == {1: 1}
 
 
-def got(answer: Message) -> dict[int, int]:
+def got(response: Message) -> dict[int, int]:
     """How many records each partition brought; those without any are left out."""
-    rows = [row for topic in answer.responses for row in topic.partitions]
+    rows = [row for topic in response.responses for row in topic.partitions]
     return {row.partition_index: len(values(row.records)) for row in rows if row.records}
 
 
@@ -176,8 +176,8 @@ class Session:
         return self._wire.call("fetch", 12, **fields)
 
 
-def told(answer: Message) -> set[int]:
-    return {row.partition_index for topic in answer.responses for row in topic.partitions}
+def told(response: Message) -> set[int]:
+    return {row.partition_index for topic in response.responses for row in topic.partitions}
 
 
 def test_a_session_speaks_only_of_what_changed(wire: Wire, topic: str) -> None:
@@ -185,8 +185,8 @@ def test_a_session_speaks_only_of_what_changed(wire: Wire, topic: str) -> None:
     assert session.id > 0 and told(session.first) == {0, 1}
     assert told(session.next()) == set()
     wire.produce(topic, BATCH, 1)
-    answer = session.next()
-    assert told(answer) == {1} and got(answer) == {1: 1}
+    response = session.next()
+    assert told(response) == {1} and got(response) == {1: 1}
     assert got(session.next()) == {1: 1}  # until the client moves on, the records are there
     assert told(session.next([(topic, 1, 1)])) == set()
 
@@ -205,27 +205,27 @@ def test_a_session_ends_with_its_last_partition_or_when_the_client_says(wire: Wi
     session.next(forgotten=[(topic, [0])])
     assert session.next().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     session = Session(wire, [(topic, 0, 0)])
-    answer = wire.call("fetch", 12, **fetch_fields([(topic, 0, 0)], session_id=session.id, session_epoch=-1))
-    assert (answer.error_code, answer.session_id) == (0, 0)
+    response = wire.call("fetch", 12, **fetch_fields([(topic, 0, 0)], session_id=session.id, session_epoch=-1))
+    assert (response.error_code, response.session_id) == (0, 0)
     assert session.next().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_a_wrong_epoch_and_an_unknown_session(wire: Wire, topic: str) -> None:
     session = Session(wire, [(topic, 0, 0)])
-    answer = wire.call("fetch", 12, **fetch_fields([], session_id=session.id, session_epoch=7))
-    assert (answer.error_code, answer.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
-    answer = wire.call("fetch", 12, **fetch_fields([], session_id=12345, session_epoch=1))
-    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    response = wire.call("fetch", 12, **fetch_fields([], session_id=session.id, session_epoch=7))
+    assert (response.error_code, response.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
+    response = wire.call("fetch", 12, **fetch_fields([], session_id=12345, session_epoch=1))
+    assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert session.next().error_code == 0
 
 
 def test_a_session_of_names_is_not_continued_with_ids(wire: Wire, topic: str) -> None:
     session = Session(wire, [(topic, 0, 0)])
-    answer = wire.call("fetch", 13, **fetch_fields([], by_id=True, session_id=session.id, session_epoch=1))
-    assert answer.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    response = wire.call("fetch", 13, **fetch_fields([], by_id=True, session_id=session.id, session_epoch=1))
+    assert response.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_without_a_free_slot_the_fetch_is_answered_outside_any_session(new_name: Callable[[], str]) -> None:
+def test_without_a_free_slot_the_fetch_gets_no_session(new_name: Callable[[], str]) -> None:
     with (
         EmbeddedBroker({"max.incremental.fetch.session.cache.slots": 2}) as broker,
         Wire(broker.bootstrap_servers) as wire,

@@ -83,14 +83,14 @@ def call(wire: Wire, api: str, version: int, **fields: Any) -> Any:
 
 def make_stable(wire: Wire, group: str, instance: str | None = None) -> tuple[str, int]:
     """A group with one member; its id and the generation."""
-    answer = call(wire, "join_group", 9, **join_fields(group, instance=instance))
-    if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-        answer = call(wire, "join_group", 9, **join_fields(group, answer.member_id))
-    assert answer.error_code == 0
-    fields = PROTOCOL | {"group_id": group, "generation_id": answer.generation_id, "member_id": answer.member_id}
-    rows = [{"member_id": answer.member_id, "assignment": b"all"}]
+    response = call(wire, "join_group", 9, **join_fields(group, instance=instance))
+    if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+        response = call(wire, "join_group", 9, **join_fields(group, response.member_id))
+    assert response.error_code == 0
+    fields = PROTOCOL | {"group_id": group, "generation_id": response.generation_id, "member_id": response.member_id}
+    rows = [{"member_id": response.member_id, "assignment": b"all"}]
     assert call(wire, "sync_group", 5, **fields, group_instance_id=instance, assignments=rows).error_code == 0
-    return answer.member_id, answer.generation_id
+    return response.member_id, response.generation_id
 
 
 def versions(api: str) -> range:
@@ -142,19 +142,19 @@ JOIN_ERRORS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 @pytest.mark.parametrize("version", versions("join_group"))
 @pytest.mark.parametrize("case", JOIN_ERRORS)
-def test_join_group_errors(case: str, version: int, wire: Wire, stable: dict[str, Any]) -> None:
+def test_join_group_refuses_wrong_requests(case: str, version: int, wire: Wire, stable: dict[str, Any]) -> None:
     fields, code = JOIN_ERRORS[case]
-    answer = call(wire, "join_group", version, **fields)
-    assert (answer.error_code, answer.generation_id, answer.members) == (code, -1, [])
-    assert answer.member_id == fields["member_id"]
+    response = call(wire, "join_group", version, **fields)
+    assert (response.error_code, response.generation_id, response.members) == (code, -1, [])
+    assert response.member_id == fields["member_id"]
 
 
 def test_join_group_fences_a_stale_static_member(wire: Wire, stable: dict[str, Any]) -> None:
     for version in range(5, 10):
-        answer = call(wire, "join_group", version, **join_fields("static", NOBODY, "one"))
-        assert answer.error_code == ErrorCode.FENCED_INSTANCE_ID
-        answer = call(wire, "join_group", version, **join_fields("static", stable["static_member"], "two"))
-        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        response = call(wire, "join_group", version, **join_fields("static", NOBODY, "one"))
+        assert response.error_code == ErrorCode.FENCED_INSTANCE_ID
+        response = call(wire, "join_group", version, **join_fields("static", stable["static_member"], "two"))
+        assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_join_group_refuses_one_too_many(bootstrap: str) -> None:
@@ -166,17 +166,17 @@ def test_join_group_refuses_one_too_many(bootstrap: str) -> None:
             rejoined = call(one, "join_group", 9, **join_fields("full", member, "a"))
         _, second = two.receive("join_group", 9)
         assert rejoined.generation_id == second.generation_id == 2
-        answer = call(one, "join_group", 9, **join_fields("full", instance="c"))
-        assert (answer.error_code, answer.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        response = call(one, "join_group", 9, **join_fields("full", instance="c"))
+        assert (response.error_code, response.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
 
 
 def test_member_id_is_required_from_version_4_on(wire: Wire) -> None:
     for version in versions("join_group"):
-        answer = call(wire, "join_group", version, **join_fields(f"fresh-{version}"))
+        response = call(wire, "join_group", version, **join_fields(f"fresh-{version}"))
         if version < 4:
-            assert answer.error_code == 0 and answer.leader == answer.member_id
+            assert response.error_code == 0 and response.leader == response.member_id
         else:
-            assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED and answer.member_id.startswith("wire-")
+            assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED and response.member_id.startswith("wire-")
 
 
 MEMBER_ERRORS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
@@ -191,7 +191,7 @@ MEMBER_ERRORS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 @pytest.mark.parametrize("api", ["heartbeat", "sync_group"])
 @pytest.mark.parametrize("case", MEMBER_ERRORS)
-def test_errors_of_members(api: str, case: str, wire: Wire, stable: dict[str, Any]) -> None:
+def test_requests_of_wrong_members_are_refused(api: str, case: str, wire: Wire, stable: dict[str, Any]) -> None:
     changed, code = MEMBER_ERRORS[case]
     fields = {"group_id": "stable", "member_id": stable["member"], "generation_id": stable["generation"], **changed}
     for version in versions(api):
@@ -202,40 +202,40 @@ def test_errors_of_members(api: str, case: str, wire: Wire, stable: dict[str, An
 def test_static_members_are_fenced(api: str, wire: Wire, stable: dict[str, Any]) -> None:
     fields = PROTOCOL | {"group_id": "static", "member_id": NOBODY, "generation_id": stable["static_generation"]}
     for version in range(3, versions(api).stop):
-        answer = call(wire, api, version, **fields, group_instance_id="one", assignments=[])
-        assert answer.error_code == ErrorCode.FENCED_INSTANCE_ID
-        answer = call(wire, api, version, **fields, group_instance_id="two", assignments=[])
-        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        response = call(wire, api, version, **fields, group_instance_id="one", assignments=[])
+        assert response.error_code == ErrorCode.FENCED_INSTANCE_ID
+        response = call(wire, api, version, **fields, group_instance_id="two", assignments=[])
+        assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_sync_group_with_another_protocol(wire: Wire, stable: dict[str, Any]) -> None:
     fields = {"group_id": "stable", "member_id": stable["member"], "generation_id": stable["generation"]}
     for change in ({"protocol_type": "connect"}, {"protocol_name": "sticky"}, {"protocol_name": None}):
-        answer = call(wire, "sync_group", 5, **{**fields, **PROTOCOL, **change}, assignments=[])
-        assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        response = call(wire, "sync_group", 5, **{**fields, **PROTOCOL, **change}, assignments=[])
+        assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_leave_group_errors(wire: Wire, stable: dict[str, Any]) -> None:
+def test_leave_group_refuses_wrong_requests(wire: Wire, stable: dict[str, Any]) -> None:
     for version in versions("leave_group"):
-        answer = call(wire, "leave_group", version, group_id="", member_id="x", members=[{"member_id": NOBODY}])
-        assert answer.error_code == ErrorCode.INVALID_GROUP_ID
+        response = call(wire, "leave_group", version, group_id="", member_id="x", members=[{"member_id": NOBODY}])
+        assert response.error_code == ErrorCode.INVALID_GROUP_ID
     for group in ("stable", "none"):
         for version in range(3):
-            answer = call(wire, "leave_group", version, group_id=group, member_id=NOBODY)
-            assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+            response = call(wire, "leave_group", version, group_id=group, member_id=NOBODY)
+            assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
         for version in range(3, 6):
-            answer = call(wire, "leave_group", version, group_id=group, members=[{"member_id": NOBODY}])
-            assert answer.error_code == 0
-            assert [row.error_code for row in answer.members] == [ErrorCode.UNKNOWN_MEMBER_ID]
+            response = call(wire, "leave_group", version, group_id=group, members=[{"member_id": NOBODY}])
+            assert response.error_code == 0
+            assert [row.error_code for row in response.members] == [ErrorCode.UNKNOWN_MEMBER_ID]
     members = [
         {"member_id": NOBODY},
         {"member_id": "", "group_instance_id": "two"},
         {"member_id": NOBODY, "group_instance_id": "one"},
     ]
     for version in range(3, 6):
-        answer = call(wire, "leave_group", version, group_id="static", members=members)
-        assert answer.error_code == 0
-        assert [row.error_code for row in answer.members] == [
+        response = call(wire, "leave_group", version, group_id="static", members=members)
+        assert response.error_code == 0
+        assert [row.error_code for row in response.members] == [
             ErrorCode.UNKNOWN_MEMBER_ID,
             ErrorCode.UNKNOWN_MEMBER_ID,
             ErrorCode.FENCED_INSTANCE_ID,
@@ -263,7 +263,7 @@ COMMIT_ERRORS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 @pytest.mark.parametrize("version", range(2, 10))
 @pytest.mark.parametrize("case", COMMIT_ERRORS)
-def test_offset_commit_errors(case: str, version: int, wire: Wire, stable: dict[str, Any]) -> None:
+def test_offset_commit_refuses_wrong_requests(case: str, version: int, wire: Wire, stable: dict[str, Any]) -> None:
     fields, code = COMMIT_ERRORS[case]
     if code == ErrorCode.GROUP_ID_NOT_FOUND and version < 9:
         code = ErrorCode.ILLEGAL_GENERATION
@@ -284,8 +284,8 @@ def test_offset_commit_and_fetch_by_topic_id(wire: Wire) -> None:
     rows = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": "x"}]
     topics = [{"topic_id": topic_id, "partitions": rows}, {"topic_id": UUID(int=77), "partitions": rows}]
     fields = {"group_id": "ids", "member_id": "", "generation_id_or_member_epoch": -1, "topics": topics}
-    answer = wire.call("offset_commit", 10, **fields)
-    codes = {topic.topic_id: topic.partitions[0].error_code for topic in answer.topics}
+    response = wire.call("offset_commit", 10, **fields)
+    codes = {topic.topic_id: topic.partitions[0].error_code for topic in response.topics}
     assert codes == {topic_id: 0, UUID(int=77): ErrorCode.UNKNOWN_TOPIC_ID}
     wanted = [{"topic_id": each, "partition_indexes": [0]} for each in (topic_id, UUID(int=77))]
     groups = [{"group_id": "ids", "topics": wanted}, {"group_id": "ids", "topics": None}]
@@ -299,8 +299,8 @@ def test_offset_fetch_in_every_version(wire: Wire) -> None:
     call(wire, "offset_commit", 9, **commit_fields("fetched", text="note"))
     wanted = [{"name": "orders", "partition_indexes": [0, 1]}]
     for version in range(1, 8):
-        answer = call(wire, "offset_fetch", version, group_id="fetched", topics=wanted, require_stable=True)
-        (topic,) = answer.topics
+        response = call(wire, "offset_fetch", version, group_id="fetched", topics=wanted, require_stable=True)
+        (topic,) = response.topics
         assert [(row.committed_offset, row.metadata, row.error_code) for row in topic.partitions] == [
             (1, "note", 0),
             (-1, "", 0),
@@ -316,7 +316,7 @@ def test_offset_fetch_in_every_version(wire: Wire) -> None:
         assert [row.committed_offset for row in unknown.topics[0].partitions] == [-1, -1]
 
 
-def test_offset_delete_errors(wire: Wire, stable: dict[str, Any]) -> None:
+def test_offset_delete_refuses_wrong_requests(wire: Wire, stable: dict[str, Any]) -> None:
     def delete(group: str, topic: str = "orders", partition: int = 0) -> Any:
         rows = [{"name": topic, "partitions": [{"partition_index": partition}]}]
         return wire.call("offset_delete", 0, group_id=group, topics=rows)
@@ -330,11 +330,11 @@ def test_offset_delete_errors(wire: Wire, stable: dict[str, Any]) -> None:
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_describe_list_delete(wire: Wire, stable: dict[str, Any]) -> None:
+def test_groups_are_described_listed_and_deleted(wire: Wire, stable: dict[str, Any]) -> None:
     call(wire, "offset_commit", 9, **commit_fields("doomed"))
     for version in versions("describe_groups"):
-        answer = call(wire, "describe_groups", version, groups=["stable", "none"], include_authorized_operations=True)
-        known, unknown = answer.groups
+        response = call(wire, "describe_groups", version, groups=["stable", "none"], include_authorized_operations=True)
+        known, unknown = response.groups
         assert (known.group_state, known.protocol_type, known.protocol_data) == ("Stable", "consumer", "range")
         assert [row.member_assignment for row in known.members] == [b"all"]
         assert unknown.group_state == "Dead"
@@ -342,13 +342,13 @@ def test_describe_list_delete(wire: Wire, stable: dict[str, Any]) -> None:
     for version in versions("list_groups"):
         rows = {row.group_id: row for row in call(wire, "list_groups", version).groups}
         assert rows["stable"].protocol_type == "consumer" and rows["doomed"].protocol_type == ""
-    answer = wire.call("list_groups", 5, states_filter=["EMPTY"], types_filter=["Classic"])
-    assert {"doomed"} <= {row.group_id for row in answer.groups}
-    assert all((row.group_state, row.group_type) == ("Empty", "classic") for row in answer.groups)
+    response = wire.call("list_groups", 5, states_filter=["EMPTY"], types_filter=["Classic"])
+    assert {"doomed"} <= {row.group_id for row in response.groups}
+    assert all((row.group_state, row.group_type) == ("Empty", "classic") for row in response.groups)
     for version in versions("delete_groups"):
         call(wire, "offset_commit", 9, **commit_fields("doomed"))
-        answer = wire.call("delete_groups", version, groups_names=["doomed", "stable", "none"])
-        codes = {row.group_id: row.error_code for row in answer.results}
+        response = wire.call("delete_groups", version, groups_names=["doomed", "stable", "none"])
+        codes = {row.group_id: row.error_code for row in response.results}
         assert codes == {"doomed": 0, "stable": ErrorCode.NON_EMPTY_GROUP, "none": ErrorCode.GROUP_ID_NOT_FOUND}
 
 
@@ -361,24 +361,24 @@ def test_find_coordinator_in_every_version(wire: Wire) -> None:
     for version in range(4):
         assert call(wire, "find_coordinator", version, key="g", key_type=0).error_code == 0
     for version in range(4, 7):
-        answer = wire.call("find_coordinator", version, key_type=0, coordinator_keys=["a", "b"])
-        assert [(row.key, row.error_code) for row in answer.coordinators] == [("a", 0), ("b", 0)]
+        response = wire.call("find_coordinator", version, key_type=0, coordinator_keys=["a", "b"])
+        assert [(row.key, row.error_code) for row in response.coordinators] == [("a", 0), ("b", 0)]
     (topic,) = wire.call("metadata", 12, topics=[{"name": "__consumer_offsets"}]).topics
     assert topic.is_internal and len(topic.partitions) == 50
 
 
-def test_a_group_named_often_is_answered_once(wire: Wire) -> None:
+def test_a_group_named_often_is_in_the_response_once(wire: Wire) -> None:
     call(wire, "offset_commit", 9, **commit_fields("often"))
     groups = [{"group_id": name, "topics": None} for name in ("often", "other", "often")]
-    answer = wire.call("offset_fetch", 8, groups=groups, require_stable=False)
-    assert [row.group_id for row in answer.groups] == ["often", "other"]
+    response = wire.call("offset_fetch", 8, groups=groups, require_stable=False)
+    assert [row.group_id for row in response.groups] == ["often", "other"]
     names = ["often", "other", "often"]
-    answer = wire.call("describe_groups", 5, groups=names, include_authorized_operations=False)
-    assert [row.group_id for row in answer.groups] == ["often", "other"]
-    answer = wire.call("find_coordinator", 4, key_type=0, coordinator_keys=names)
-    assert [row.key for row in answer.coordinators] == ["often", "other"]
-    answer = wire.call("delete_groups", 2, groups_names=names)
-    assert [row.group_id for row in answer.results] == ["often", "other"]
+    response = wire.call("describe_groups", 5, groups=names, include_authorized_operations=False)
+    assert [row.group_id for row in response.groups] == ["often", "other"]
+    response = wire.call("find_coordinator", 4, key_type=0, coordinator_keys=names)
+    assert [row.key for row in response.coordinators] == ["often", "other"]
+    response = wire.call("delete_groups", 2, groups_names=names)
+    assert [row.group_id for row in response.results] == ["often", "other"]
 
 
 def test_offsets_of_a_deleted_topic_are_gone(wire: Wire) -> None:
@@ -392,10 +392,10 @@ def test_offsets_of_a_deleted_topic_are_gone(wire: Wire) -> None:
 def test_asking_for_the_internal_topic_makes_it_as_it_should_be() -> None:
     with EmbeddedBroker() as fresh, Wire(fresh.bootstrap_servers) as connected:
         names = ("__consumer_offsets", "__share_group_state", "__transaction_state")
-        answer = connected.call(
+        response = connected.call(
             "metadata", 12, topics=[{"name": name} for name in names], allow_auto_topic_creation=True
         )
-        assert [(row.error_code, len(row.partitions)) for row in answer.topics] == [
+        assert [(row.error_code, len(row.partitions)) for row in response.topics] == [
             (0, 50),
             (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
             (0, 50),
@@ -419,8 +419,8 @@ def test_who_waits_is_told_when_the_internal_topic_is_deleted() -> None:
         while call(admin, "describe_groups", 5, groups=["g"]).groups[0].group_state != "PreparingRebalance":
             time.sleep(0.05)
         admin.call("delete_topics", 5, topic_names=["__consumer_offsets"], timeout_ms=10_000)
-        _, answer = member.receive("join_group", 9)
-        assert (answer.error_code, answer.member_id) == (ErrorCode.NOT_COORDINATOR, known)
+        _, response = member.receive("join_group", 9)
+        assert (response.error_code, response.member_id) == (ErrorCode.NOT_COORDINATOR, known)
         assert call(member, "join_group", 9, **join_fields("g")).error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
@@ -429,7 +429,7 @@ def test_a_hundred_members_at_once_settle_in_two_generations_at_most() -> None:
         wires = [connections.enter_context(Wire(fresh.bootstrap_servers)) for _ in range(100)]
         ids = {wire: call(wire, "join_group", 9, **join_fields("crowd")).member_id for wire in wires}
         by_socket = {wire.socket: wire for wire in wires}
-        answers: dict[Wire, Any] = {}
+        responses: dict[Wire, Any] = {}
         waiting = set(wires)
         for wire in wires:
             wire.send("join_group", 9, **join_fields("crowd", ids[wire]))
@@ -438,18 +438,18 @@ def test_a_hundred_members_at_once_settle_in_two_generations_at_most() -> None:
             for each in ready:
                 wire = by_socket[each]
                 waiting.discard(wire)
-                _, answers[wire] = wire.receive("join_group", 9)
-                assert answers[wire].error_code == 0
-            if not ready:  # those who have an answer are asked to join again, as their heartbeats tell them
+                _, responses[wire] = wire.receive("join_group", 9)
+                assert responses[wire].error_code == 0
+            if not ready:  # members that have a response are asked to join again, as their heartbeats tell them
                 for wire in set(wires) - waiting:
                     fields = {"group_id": "crowd", "member_id": ids[wire]}
-                    beat = call(wire, "heartbeat", 4, **fields, generation_id=answers[wire].generation_id)
+                    beat = call(wire, "heartbeat", 4, **fields, generation_id=responses[wire].generation_id)
                     if beat.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
                         wire.send("join_group", 9, **join_fields("crowd", ids[wire]))
                         waiting.add(wire)
-        (generation,) = {answer.generation_id for answer in answers.values()}
+        (generation,) = {response.generation_id for response in responses.values()}
         assert generation <= 2
-        (leader,) = [answer for answer in answers.values() if answer.members]
+        (leader,) = [response for response in responses.values() if response.members]
         assert {row.member_id for row in leader.members} == set(ids.values())
 
 
@@ -465,8 +465,8 @@ def test_a_member_with_more_than_a_record_has_room_for_gets_an_error_and_the_gro
         who = {"group_id": group, "generation_id": joined.generation_id, "member_id": member}
         for assignment in (b"all", bytes(2 << 20)):
             rows = [{"member_id": member, "assignment": assignment}]
-            answer = call(large, "sync_group", 5, **PROTOCOL, **who, assignments=rows)
-            assert answer.error_code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REBALANCE_IN_PROGRESS)
+            response = call(large, "sync_group", 5, **PROTOCOL, **who, assignments=rows)
+            assert response.error_code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REBALANCE_IN_PROGRESS)
         left = call(large, "leave_group", 5, group_id=group, members=[{"member_id": member}])
         assert left.error_code == 0 and left.members[0].error_code == 0
         make_stable(small, group)

@@ -23,10 +23,10 @@ def timed(wire: Wire, new_name: Callable[[], str]) -> str:
 
 def offset(wire: Wire, topic: str, timestamp: int, version: int = 11, partition: int = 0, epoch: int = -1) -> Message:
     rows = [{"partition_index": partition, "current_leader_epoch": epoch, "timestamp": timestamp}]
-    answer = wire.call(
+    response = wire.call(
         "list_offsets", version, replica_id=-1, topics=[{"name": topic, "partitions": rows}], timeout_ms=1000
     )
-    row: Message = answer.topics[0].partitions[0]
+    row: Message = response.topics[0].partitions[0]
     return row
 
 
@@ -44,7 +44,9 @@ def offset(wire: Wire, topic: str, timestamp: int, version: int = 11, partition:
         (5001, (-1, -1)),
     ],
 )
-def test_list_offsets(wire: Wire, timed: str, version: int, timestamp: int, expected: tuple[int, int]) -> None:
+def test_list_offsets_finds_the_offset_of_a_timestamp(
+    wire: Wire, timed: str, version: int, timestamp: int, expected: tuple[int, int]
+) -> None:
     row = offset(wire, timed, timestamp, version)
     assert (row.error_code, row.offset, row.timestamp) == (0, *expected)
 
@@ -61,23 +63,23 @@ def test_list_offsets_of_an_empty_log(wire: Wire, topic: str) -> None:
     assert [offset(wire, topic, at).offset for at in (LATEST, EARLIEST, MAX_TIMESTAMP, 0)] == [0, 0, -1, -1]
 
 
-def test_list_offsets_refuses(wire: Wire, timed: str) -> None:
+def test_list_offsets_refuses_wrong_partitions_and_epochs(wire: Wire, timed: str) -> None:
     assert offset(wire, timed, LATEST, partition=9).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert offset(wire, "not-there", LATEST).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert offset(wire, timed, LATEST, epoch=9).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     twice = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}] * 2
-    answer = wire.call("list_offsets", 6, replica_id=-1, topics=[{"name": timed, "partitions": twice}])
-    assert {row.error_code for row in answer.topics[0].partitions} == {ErrorCode.INVALID_REQUEST}
+    response = wire.call("list_offsets", 6, replica_id=-1, topics=[{"name": timed, "partitions": twice}])
+    assert {row.error_code for row in response.topics[0].partitions} == {ErrorCode.INVALID_REQUEST}
 
 
 def epoch_end(wire: Wire, topic: str, epoch: int, current: int = -1, partition: int = 0) -> Message:
     rows = [{"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}]
-    answer = wire.call("offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": topic, "partitions": rows}])
-    row: Message = answer.topics[0].partitions[0]
+    response = wire.call("offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": topic, "partitions": rows}])
+    row: Message = response.topics[0].partitions[0]
     return row
 
 
-def test_where_an_epoch_ends(wire: Wire, timed: str) -> None:
+def test_each_leader_epoch_has_its_end_offset(wire: Wire, timed: str) -> None:
     row = epoch_end(wire, timed, 0)
     assert (row.error_code, row.leader_epoch, row.end_offset) == (0, 0, 4)
     for unknown in (5, -1, -2, -(2**31)):
@@ -89,8 +91,8 @@ def test_where_an_epoch_ends(wire: Wire, timed: str) -> None:
 
 def delete_before(wire: Wire, topic: str, at: int, partition: int = 0) -> Message:
     rows = [{"partition_index": partition, "offset": at}]
-    answer = wire.call("delete_records", 2, topics=[{"name": topic, "partitions": rows}], timeout_ms=1000)
-    row: Message = answer.topics[0].partitions[0]
+    response = wire.call("delete_records", 2, topics=[{"name": topic, "partitions": rows}], timeout_ms=1000)
+    row: Message = response.topics[0].partitions[0]
     return row
 
 
@@ -114,7 +116,7 @@ def test_records_of_internal_topics_are_not_deleted(wire: Wire) -> None:
     assert delete_before(wire, "__consumer_offsets", 0).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_delete_records_refuses(wire: Wire, timed: str) -> None:
+def test_delete_records_refuses_offsets_out_of_range(wire: Wire, timed: str) -> None:
     for at in (5, -2, 2**62):
         row = delete_before(wire, timed, at)
         assert (row.error_code, row.low_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1), at

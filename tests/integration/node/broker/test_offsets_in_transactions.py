@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 PASSING = (
@@ -36,7 +36,7 @@ def wire(kept: EmbeddedBroker) -> Iterator[Wire]:
 
 def producer(kept: EmbeddedBroker, name: str) -> Producer:
     made = Producer({"bootstrap.servers": kept.bootstrap_servers, "transactional.id": name})
-    made.init_transactions(PATIENCE_S)
+    made.init_transactions(TIMEOUT_SECONDS)
     return made
 
 
@@ -58,12 +58,12 @@ def filled(kept: EmbeddedBroker, wire: Wire, name: str, count: int) -> str:
     plain = Producer({"bootstrap.servers": kept.bootstrap_servers})
     for number in range(count):
         plain.produce(name, str(number))
-    assert plain.flush(PATIENCE_S) == 0
+    assert plain.flush(TIMEOUT_SECONDS) == 0
     return name
 
 
 def next_record(reader: Consumer) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while (message := reader.poll(0.2)) is None or message.error():
         assert time.monotonic() < deadline
     return message
@@ -72,8 +72,8 @@ def next_record(reader: Consumer) -> Any:
 def committed(wire: Wire, group: str, topic: str, *, stable: bool = False) -> tuple[int, int]:
     """Error code and offset."""
     topics = [{"name": topic, "partition_indexes": [0]}]
-    answer = wire.call("offset_fetch", 7, group_id=group, topics=topics, require_stable=stable)
-    row = answer.topics[0].partitions[0]
+    response = wire.call("offset_fetch", 7, group_id=group, topics=topics, require_stable=stable)
+    row = response.topics[0].partitions[0]
     return row.error_code, row.committed_offset
 
 
@@ -91,15 +91,15 @@ def test_offsets_appear_with_the_transaction(
         writer.begin_transaction()
         writer.produce(target, message.value())
         position = TopicPartition(name, 0, message.offset() + 1)
-        writer.send_offsets_to_transaction([position], reader.consumer_group_metadata(), PATIENCE_S)
+        writer.send_offsets_to_transaction([position], reader.consumer_group_metadata(), TIMEOUT_SECONDS)
         assert committed(wire, group, name)[1] == -1
         assert committed(wire, group, name, stable=True)[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT
         if outcome == "abort":
-            writer.abort_transaction(PATIENCE_S)
+            writer.abort_transaction(TIMEOUT_SECONDS)
             assert eventually_stable(wire, group, name) == -1
             reader.seek(TopicPartition(name, 0, 0))
         else:
-            writer.commit_transaction(PATIENCE_S)
+            writer.commit_transaction(TIMEOUT_SECONDS)
             assert eventually_stable(wire, group, name) == message.offset() + 1
     reader.close()
 
@@ -120,9 +120,9 @@ def test_a_member_that_was_replaced_cannot_commit(
     writer.begin_transaction()
     with pytest.raises(KafkaException) as caught:
         position = TopicPartition(name, 0, message.offset() + 1)
-        writer.send_offsets_to_transaction([position], standing, PATIENCE_S)
+        writer.send_offsets_to_transaction([position], standing, TIMEOUT_SECONDS)
     assert caught.value.args[0].txn_requires_abort()
-    writer.abort_transaction(PATIENCE_S)
+    writer.abort_transaction(TIMEOUT_SECONDS)
     assert eventually_stable(wire, group, name) == -1
     other.close()
 
@@ -132,19 +132,19 @@ class Raw:
 
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire, self.name = wire, name
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while wire.call("find_coordinator", 4, key_type=1, coordinator_keys=[name]).coordinators[0].error_code:
             assert time.monotonic() < deadline
-        answer = self._with_retries("init_producer_id", 4, transactional_id=name, transaction_timeout_ms=60_000)
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = self._with_retries("init_producer_id", 4, transactional_id=name, transaction_timeout_ms=60_000)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     def _with_retries(self, api: str, version: int, **fields: Any) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answer = self.wire.call(api, version, **fields)
-            if answer.error_code not in PASSING:
-                assert answer.error_code == 0, ErrorCode(answer.error_code)
-                return answer
+            response = self.wire.call(api, version, **fields)
+            if response.error_code not in PASSING:
+                assert response.error_code == 0, ErrorCode(response.error_code)
+                return response
             assert time.monotonic() < deadline
 
     @property
@@ -157,22 +157,22 @@ class Raw:
     def commit(self, group: str, topic: str, offset: int, version: int, metadata: str = "") -> int:
         rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": metadata}]
         topics = [{"name": topic, "partitions": rows}]
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answer = self.wire.call("txn_offset_commit", version, group_id=group, topics=topics, **self._identity)
-            code = int(answer.topics[0].partitions[0].error_code)
+            response = self.wire.call("txn_offset_commit", version, group_id=group, topics=topics, **self._identity)
+            code = int(response.topics[0].partitions[0].error_code)
             if code not in PASSING:
                 return code
             assert time.monotonic() < deadline
 
     def end(self, committed: bool, version: int) -> None:
-        answer = self._with_retries("end_txn", version, committed=committed, **self._identity)
+        response = self._with_retries("end_txn", version, committed=committed, **self._identity)
         if version >= 5:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
 
 def eventually_stable(wire: Wire, group: str, topic: str) -> int:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while (found := committed(wire, group, topic, stable=True))[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT:
         assert time.monotonic() < deadline
     assert found[0] == 0
@@ -235,12 +235,12 @@ def test_offsets_outlive_a_crash_in_the_middle(new_name: Callable[[], str]) -> N
         message = next_record(reader)
         writer.begin_transaction()
         position = TopicPartition(name, 0, message.offset() + 1)
-        writer.send_offsets_to_transaction([position], reader.consumer_group_metadata(), PATIENCE_S)
+        writer.send_offsets_to_transaction([position], reader.consumer_group_metadata(), TIMEOUT_SECONDS)
         kept.kill()
         kept.start()
         with Wire(kept.bootstrap_servers) as wire:
             assert committed(wire, group, name, stable=True)[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT
-            writer.commit_transaction(PATIENCE_S)
+            writer.commit_transaction(TIMEOUT_SECONDS)
             assert eventually_stable(wire, group, name) == message.offset() + 1
         reader.close()
 
@@ -270,7 +270,7 @@ def test_offsets_outlive_the_cleaner(new_name: Callable[[], str]) -> None:
                     workers[number].end(outcome, 5)
             assert eventually_stable(wire, "g0", name) == 1000 and eventually_stable(wire, "g1", name) == 99
             partition = kept.data_dir / "__consumer_offsets-0"
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while (partition / f"{0:020}.log").stat().st_size > 100_000:
                 assert time.monotonic() < deadline, "it is not cleaned"
                 time.sleep(0.1)

@@ -51,7 +51,7 @@ def test_an_unknown_partition_and_an_unknown_topic(wire: Wire, topic: str, versi
         assert (row.error_code, row.base_offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
 
 
-def test_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_produce_finds_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
     topic_id = wire.create_topic(new_name())
     for wanted, code in (
         (topic_id, 0),
@@ -59,9 +59,9 @@ def test_topics_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
         (UUID(int=0), ErrorCode.UNKNOWN_TOPIC_ID),
     ):
         rows = [{"topic_id": wanted, "partition_data": [{"index": 0, "records": batch(b"x")}]}]
-        (answer,) = wire.call("produce", 13, acks=-1, timeout_ms=1000, topic_data=rows).responses
-        assert answer.topic_id == wanted
-        assert answer.partition_responses[0].error_code == code
+        (response,) = wire.call("produce", 13, acks=-1, timeout_ms=1000, topic_data=rows).responses
+        assert response.topic_id == wanted
+        assert response.partition_responses[0].error_code == code
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32_767])
@@ -71,7 +71,7 @@ def test_other_acks_than_three_are_refused(wire: Wire, topic: str, acks: int) ->
     assert wire.fetch(topic).high_watermark == 0
 
 
-def test_acks_0_is_not_answered(wire: Wire, topic: str) -> None:
+def test_acks_0_gets_no_response(wire: Wire, topic: str) -> None:
     data = [{"name": topic, "partition_data": [{"index": 0, "records": batch(b"x")}]}]
     wire.send("produce", 9, acks=0, timeout_ms=1000, topic_data=data)
     sent = wire.send("api_versions", 0)
@@ -119,7 +119,9 @@ def test_a_flipped_bit_is_noticed(wire: Wire, topic: str, at: int) -> None:
         ({"length": -1}, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_a_header_that_lies(wire: Wire, topic: str, fields: dict[str, int], code: ErrorCode) -> None:
+def test_a_batch_with_a_wrong_header_is_refused(
+    wire: Wire, topic: str, fields: dict[str, int], code: ErrorCode
+) -> None:
     row = wire.produce(topic, changed(batch(b"value"), **fields))
     assert row.error_code == code
     assert row.error_message
@@ -127,7 +129,7 @@ def test_a_header_that_lies(wire: Wire, topic: str, fields: dict[str, int], code
 
 
 @pytest.mark.parametrize("data", [None, b"", b"x", bytes(60), bytes(61), bytes(500)])
-def test_no_batch_at_all(wire: Wire, topic: str, data: bytes | None) -> None:
+def test_bytes_that_are_not_a_batch_are_refused(wire: Wire, topic: str, data: bytes | None) -> None:
     assert wire.produce(topic, data).error_code in (
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.INVALID_RECORD,
@@ -175,8 +177,8 @@ def test_one_bad_partition_does_not_hinder_the_others(wire: Wire, topic: str) ->
         {"index": 1, "records": batch(b"good")},
         {"index": 9, "records": batch(b"x")},
     ]
-    answer = wire.call("produce", 9, acks=-1, timeout_ms=1000, topic_data=[{"name": topic, "partition_data": rows}])
-    codes = [row.error_code for row in answer.responses[0].partition_responses]
+    response = wire.call("produce", 9, acks=-1, timeout_ms=1000, topic_data=[{"name": topic, "partition_data": rows}])
+    codes = [row.error_code for row in response.responses[0].partition_responses]
     assert codes == [ErrorCode.CORRUPT_MESSAGE, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert values(wire.fetch(topic, partition=1).records) == [b"good"]
 
@@ -194,7 +196,7 @@ def test_a_repeated_batch_is_acknowledged_and_not_stored_again(wire: Wire, topic
     assert wire.fetch(topic).high_watermark == 10
 
 
-def test_sequences_wrap_around(wire: Wire, topic: str) -> None:
+def test_sequences_wrap_around_after_the_greatest_integer(wire: Wire, topic: str) -> None:
     last = 2**31 - 1
     for sequence, offset in ((last - 1, 0), (0, 2), (2, 4)):
         sent = batch(b"a", b"b", producer_id=4001, producer_epoch=0, base_sequence=sequence)
@@ -225,7 +227,7 @@ def test_noise_that_says_it_is_compressed_is_refused_where_it_must_be_opened(
         assert row.error_code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_log_append_time(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_log_append_time_replaces_the_timestamps(wire: Wire, new_name: Callable[[], str]) -> None:
     name = new_name()
     wire.create_topic(name, 1, message_timestamp_type="LogAppendTime")
     before = now_ms()

@@ -148,7 +148,7 @@ LED_HERE_NOW = PartitionState(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=
 
 
 def test_a_new_leader_takes_no_batch_of_an_unknown_producer_before_its_first(node: Node) -> None:
-    """The first waits for an answer of the old leader, who is cut off; taken, the second would stand for it."""
+    """The first waits for a response of the old leader, who is cut off; taken, the second would stand for it."""
     node.partition.become_follower(LED_ELSEWHERE)
     node.partition.become_leader(LED_HERE_NOW)
     assert node.produce(batch(13, count=60)) == (NOT_LEADER, -1)
@@ -169,7 +169,7 @@ def test_a_new_leader_does_not_make_a_known_producer_begin_a_new_epoch(node: Nod
     assert node.produce(batch(0, epoch=1)) == (0, 3)
 
 
-def test_a_gap_that_no_one_fills_gets_the_answer_of_kafka(node: Node) -> None:
+def test_a_gap_that_no_one_fills_gets_the_response_of_kafka(node: Node) -> None:
     node.partition.become_leader(LED_HERE)
     assert node.produce(batch(0)) == (0, 0)
     node.partition.become_follower(LED_ELSEWHERE)
@@ -181,7 +181,7 @@ def test_a_gap_that_no_one_fills_gets_the_answer_of_kafka(node: Node) -> None:
     assert node.produce(batch(40, producer=8)) == (0, 1), "its records may have been deleted: any sequence may be first"
 
 
-def test_who_leads_for_long_or_was_the_first_answers_as_kafka_does(node: Node) -> None:
+def test_the_first_leader_and_a_long_one_respond_as_kafka_does(node: Node) -> None:
     node.partition.become_leader(LED_HERE_NOW)
     node.pass_time(NEW_LEADER_SECONDS)
     assert node.produce(batch(5)) == (0, 0)

@@ -51,20 +51,20 @@ class Group:
         used = self.epoch if epoch is None else epoch
         version = fields.pop("version", 2)
         options = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
-        answer = self.wire.call(
+        response = self.wire.call(
             "share_fetch",
             version,
             **{"group_id": self.group_id, "member_id": self.member_id, **options, **fields},
             share_session_epoch=used,
             topics=self._topics(acks),
         )
-        if not answer.error_code:
+        if not response.error_code:
             self.epoch = used + 1
-        return answer
+        return response
 
     def acknowledge(self, *acks: tuple[int, int, list[int]], epoch: int | None = None, **fields: Any) -> Message:
         used = self.epoch if epoch is None else epoch
-        answer = self.wire.call(
+        response = self.wire.call(
             "share_acknowledge",
             2,
             group_id=self.group_id,
@@ -73,9 +73,9 @@ class Group:
             topics=self._topics(acks),
             **fields,
         )
-        if not answer.error_code:
+        if not response.error_code:
             self.epoch = used + 1
-        return answer
+        return response
 
     def _topics(self, acks: tuple[tuple[int, int, list[int]], ...]) -> list[dict[str, Any]]:
         batches = [
@@ -86,8 +86,8 @@ class Group:
 
     def state(self, api: str, **row: Any) -> Message:
         topics = [{"topic_id": self.topic_id, "partitions": [{"partition": 0, **row}]}]
-        answer = self.wire.call(f"{api}_share_group_state", 0, group_id=self.group_id, topics=topics)
-        return answer.results[0].partitions[0]
+        response = self.wire.call(f"{api}_share_group_state", 0, group_id=self.group_id, topics=topics)
+        return response.results[0].partitions[0]
 
 
 @pytest.fixture
@@ -97,14 +97,14 @@ def group(wire: Wire, topic: str) -> Group:
     return made
 
 
-def row(answer: Message) -> Message:
-    return answer.responses[0].partitions[0]
+def row(response: Message) -> Message:
+    return response.responses[0].partitions[0]
 
 
-def acquired(answer: Message) -> list[tuple[int, int, int]]:
-    if not answer.responses:
+def acquired(response: Message) -> list[tuple[int, int, int]]:
+    if not response.responses:
         return []
-    return [(each.first_offset, each.last_offset, each.delivery_count) for each in row(answer).acquired_records]
+    return [(each.first_offset, each.last_offset, each.delivery_count) for each in row(response).acquired_records]
 
 
 def test_fetch_acknowledge_and_fetch_again(group: Group) -> None:
@@ -172,8 +172,8 @@ def test_a_fetch_waits_for_a_record(broker: EmbeddedBroker, group: Group) -> Non
     )
     with Wire(broker.bootstrap_servers) as other:
         other.produce(group.topic, wires.batch(b"a"))
-    _, answer = group.wire.receive("share_fetch", 2)
-    assert acquired(answer) == [(0, 0, 1)]
+    _, response = group.wire.receive("share_fetch", 2)
+    assert acquired(response) == [(0, 0, 1)]
 
 
 def test_a_fetch_waits_for_a_record_that_is_given_back(broker: EmbeddedBroker, group: Group) -> None:
@@ -193,8 +193,8 @@ def test_a_fetch_waits_for_a_record_that_is_given_back(broker: EmbeddedBroker, g
             max_records=10,
         )
         group.acknowledge((0, 0, [RELEASE]))
-        _, answer = connection.receive("share_fetch", 2)
-        assert acquired(answer) == [(0, 0, 2)]
+        _, response = connection.receive("share_fetch", 2)
+        assert acquired(response) == [(0, 0, 2)]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_acknowledgements_that_are_refused_change_nothing(
     assert row(group.acknowledge((0, 2, [ACCEPT]))).error_code == 0
 
 
-def test_renewal(group: Group) -> None:
+def test_a_lock_is_renewed_if_the_group_allows_it(group: Group) -> None:
     group.wire.produce(group.topic, wires.batch(b"a"))
     group.fetch()
     assert row(group.acknowledge((0, 0, [RENEW]), is_renew_ack=True)).error_code == 0
@@ -232,7 +232,7 @@ def test_renewal(group: Group) -> None:
     assert row(refused).error_code == ErrorCode.INVALID_RECORD_STATE
 
 
-def test_session_epochs(group: Group) -> None:
+def test_requests_with_a_wrong_session_epoch_are_refused(group: Group) -> None:
     assert group.fetch(epoch=3).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
     assert group.acknowledge(epoch=3).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
     assert group.acknowledge(epoch=-1).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
@@ -306,7 +306,7 @@ def test_the_final_epoch_gives_records_back(group: Group) -> None:
 # Members
 
 
-def test_heartbeats(group: Group) -> None:
+def test_heartbeats_assign_partitions_and_check_the_epoch(group: Group) -> None:
     joined = group.heartbeat(0, [group.topic])
     assert (joined.error_code, joined.member_epoch) == (0, 1)
     assert joined.assignment.topic_partitions[0].partitions == [0, 1]
@@ -341,8 +341,8 @@ def test_heartbeats(group: Group) -> None:
     ],
 )
 def test_heartbeats_that_are_refused(group: Group, fields: dict[str, Any]) -> None:
-    answer = group.heartbeat(**{"epoch": 0, "topics": [group.topic], **fields})
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    response = group.heartbeat(**{"epoch": 0, "topics": [group.topic], **fields})
+    assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_a_group_of_another_kind(group: Group) -> None:
@@ -416,10 +416,10 @@ def test_offsets_are_described_altered_and_deleted(group: Group) -> None:
     assert missing.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     unknown = [{"topic_name": "missing", "partitions": [{"partition_index": 0, "start_offset": 0}]}]
     negative = [{"topic_name": group.topic, "partitions": [{"partition_index": 0, "start_offset": -7}]}]
-    answer = group.wire.call("alter_share_group_offsets", 0, group_id=group.group_id, topics=negative)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
-    answer = group.wire.call("alter_share_group_offsets", 0, group_id=group.group_id, topics=unknown)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    response = group.wire.call("alter_share_group_offsets", 0, group_id=group.group_id, topics=negative)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
+    response = group.wire.call("alter_share_group_offsets", 0, group_id=group.group_id, topics=unknown)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_the_coordinator_of_a_share_partition(group: Group, broker: EmbeddedBroker) -> None:
@@ -430,8 +430,8 @@ def test_the_coordinator_of_a_share_partition(group: Group, broker: EmbeddedBrok
 
 
 def test_features_say_that_there_are_share_groups(wire: Wire) -> None:
-    answer = wire.call("api_versions", 4, client_software_name="test", client_software_version="1")
-    assert {each.name: each.max_version_level for each in answer.finalized_features}["share.version"] == 1
+    response = wire.call("api_versions", 4, client_software_name="test", client_software_version="1")
+    assert {each.name: each.max_version_level for each in response.finalized_features}["share.version"] == 1
 
 
 # Settings of groups
@@ -532,8 +532,8 @@ def test_closing_a_session_ends_its_waiting_fetch(broker: EmbeddedBroker, group:
     with Wire(broker.bootstrap_servers) as other:
         assert other.call("share_acknowledge", 2, **fields, share_session_epoch=-1).error_code == 0
         other.produce(group.topic, wires.batch(b"a"))
-        _, answer = group.wire.receive("share_fetch", 2)
-        assert acquired(answer) == []  # no one is left to hold it
+        _, response = group.wire.receive("share_fetch", 2)
+        assert acquired(response) == []  # no one is left to hold it
         assert acquired(Group(other, group.topic, group.group_id, "member-2").fetch()) == [(0, 0, 1)]
 
 
@@ -542,8 +542,8 @@ def test_closing_a_session_ends_its_waiting_fetch(broker: EmbeddedBroker, group:
 
 def letters(group: Group, topic: str) -> list[bytes]:
     """What the dead-letter topic holds, once it holds something."""
-    answer = group.wire.fetch(topic, max_wait_ms=10_000, min_bytes=1)
-    return wires.values(answer.records)
+    response = group.wire.fetch(topic, max_wait_ms=10_000, min_bytes=1)
+    return wires.values(response.records)
 
 
 def test_a_letter_that_was_under_way_when_the_broker_died_arrives(group: Group) -> None:
@@ -570,8 +570,8 @@ def test_without_a_copy_a_letter_says_only_where_the_record_was(group: Group) ->
     group.wire.produce(group.topic, wires.batch(b"secret"))
     group.fetch()
     group.acknowledge((0, 0, [REJECT]))
-    answer = group.wire.fetch(graveyard, max_wait_ms=10_000, min_bytes=1)
-    content = answer.records
+    response = group.wire.fetch(graveyard, max_wait_ms=10_000, min_bytes=1)
+    content = response.records
     assert b"secret" not in content and b"__dlq.errors.offset" in content
 
 

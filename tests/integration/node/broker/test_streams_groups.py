@@ -162,7 +162,7 @@ BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_requests(wire: Wire, group: str, case: str) -> None:
+def test_bad_heartbeats_are_refused(wire: Wire, group: str, case: str) -> None:
     fields, code = BAD[case]
     given = dict(fields)
     sent = given.pop("topology", PLAIN)
@@ -171,7 +171,7 @@ def test_bad_requests(wire: Wire, group: str, case: str) -> None:
     assert (response.error_code, describe(wire, group).error_code) == (code, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
-def test_epochs(wire: Wire, group: str) -> None:
+def test_heartbeats_with_a_wrong_epoch_are_fenced(wire: Wire, group: str) -> None:
     assert join(wire, group, "m1").member_epoch == 2
     assert beat(wire, group, "m1", 3).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     assert beat(wire, group, "m1", 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
@@ -220,7 +220,7 @@ def test_topics_that_do_not_fit(wire: Wire, group: str) -> None:
     until(lambda: statuses(join(wire, other, "m1", sent)) == [BADLY_PARTITIONED])  # a broker hears of a topic later
 
 
-def test_offsets(wire: Wire, group: str) -> None:
+def test_commits_check_the_member_and_its_epoch(wire: Wire, group: str) -> None:
     epoch = join(wire, group, "m1").member_epoch
 
     def commit(member: str, at: int, version: int = 9) -> int:
@@ -271,7 +271,7 @@ def classic_join(wire: Wire, group: str) -> int:
     return int(response.error_code)
 
 
-def test_types_of_groups(wire: Wire, group: str) -> None:
+def test_a_streams_group_is_listed_with_its_type(wire: Wire, group: str) -> None:
     join(wire, group, "m1")
     (row,) = [row for row in wire.call("list_groups", 5, types_filter=["streams"]).groups if row.group_id == group]
     assert (row.group_type.lower(), row.protocol_type, row.group_state) == ("streams", "streams", "Stable")

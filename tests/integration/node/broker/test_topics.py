@@ -22,7 +22,7 @@ def create(wire: Wire, version: int = 7, validate_only: bool = False, **fields: 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ü", "a b", "a" * 250, "x\x00", "n" * 32_000, "\x01" * 32_000])
 @pytest.mark.parametrize("version", [2, 7])
-def test_names_that_are_none(wire: Wire, name: str, version: int) -> None:
+def test_wrong_names_of_topics_are_refused(wire: Wire, name: str, version: int) -> None:
     row = create(wire, version, name=name)
     assert row.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert row.error_message
@@ -42,7 +42,7 @@ def test_names_that_are_none(wire: Wire, name: str, version: int) -> None:
         ({"assignments": [{"partition_index": 0, "broker_ids": [1]}]}, ErrorCode.INVALID_REQUEST, "assignment"),
     ],
 )
-def test_what_cannot_be_created(
+def test_wrong_topics_are_refused_with_a_hint(
     wire: Wire, new_name: Callable[[], str], fields: dict[str, Any], code: ErrorCode, hint: str
 ) -> None:
     row = create(wire, name=new_name(), **fields)
@@ -51,7 +51,7 @@ def test_what_cannot_be_created(
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 10_001])
-def test_absurdly_many_partitions(wire: Wire, new_name: Callable[[], str], count: int) -> None:
+def test_absurdly_many_partitions_are_refused(wire: Wire, new_name: Callable[[], str], count: int) -> None:
     assert create(wire, name=new_name(), num_partitions=count).error_code in (
         ErrorCode.INVALID_PARTITIONS,
         ErrorCode.POLICY_VIOLATION,
@@ -85,7 +85,7 @@ def test_validate_only_creates_nothing(wire: Wire, new_name: Callable[[], str]) 
     assert create(wire, name=name).error_code == 0
 
 
-def test_a_new_topic_is_described_in_the_answer(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_a_new_topic_is_described_in_the_response(wire: Wire, new_name: Callable[[], str]) -> None:
     row = create(wire, name=new_name(), num_partitions=-1, replication_factor=-1)
     assert (row.num_partitions, row.replication_factor) == (2, 1)  # num.partitions of this broker
     assert row.topic_id != NO_ID
@@ -135,7 +135,7 @@ def more_partitions(wire: Wire, name: str, count: int, assignments: Any = None, 
     return row
 
 
-def test_more_partitions(wire: Wire, topic: str) -> None:
+def test_a_topic_gets_more_partitions(wire: Wire, topic: str) -> None:
     assert more_partitions(wire, topic, 3, validate_only=True).error_code == 0
     assert wire.produce(topic, batch(b"x"), 2).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert more_partitions(wire, topic, 3).error_code == 0
@@ -143,7 +143,7 @@ def test_more_partitions(wire: Wire, topic: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 1, 0, -1, 2**31 - 1])
-def test_partition_counts_that_cannot_be(wire: Wire, topic: str, count: int) -> None:
+def test_wrong_partition_counts_are_refused(wire: Wire, topic: str, count: int) -> None:
     row = more_partitions(wire, topic, count)
     assert row.error_code in (ErrorCode.INVALID_PARTITIONS, ErrorCode.POLICY_VIOLATION)
     assert row.error_message

@@ -10,7 +10,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.transactions_on_the_wire import PASSING, TransactionalProducer, committed_values
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ OFFSETS = "__consumer_offsets"
 
 
 @pytest.fixture(scope="module")
-def patient() -> Iterator[EmbeddedBroker]:
+def two_phase() -> Iterator[EmbeddedBroker]:
     """A broker that takes part in two-phase commits, and aborts what is late soon."""
     settings = {
         "transaction.two.phase.commit.enable": "true",
@@ -31,7 +31,7 @@ def patient() -> Iterator[EmbeddedBroker]:
         assert "handler_failed" not in log and "Traceback" not in log, log[-3000:]
 
 
-def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = PATIENCE_S) -> T:
+def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = TIMEOUT_SECONDS) -> T:
     deadline = time.monotonic() + seconds
     while True:
         found = attempt()
@@ -47,16 +47,16 @@ def start(wire: Wire, name: str | None, version: int = 6, **options: Any) -> Mes
         wire.call("find_coordinator", 6, key_type=1, coordinator_keys=[name])
 
     def ask() -> Message | None:
-        answer = wire.call("init_producer_id", version, **(fields | options))
-        return None if answer.error_code in PASSING else answer
+        response = wire.call("init_producer_id", version, **(fields | options))
+        return None if response.error_code in PASSING else response
 
-    return eventually(ask, "no answer to InitProducerId")
+    return eventually(ask, "no response to InitProducerId")
 
 
 def begun(wire: Wire, name: str, **options: Any) -> dict[str, Any]:
-    answer = start(wire, name, **options)
-    assert answer.error_code == 0, ErrorCode(answer.error_code)
-    return {"transactional_id": name, "producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+    response = start(wire, name, **options)
+    assert response.error_code == 0, ErrorCode(response.error_code)
+    return {"transactional_id": name, "producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
 
 
 def resumed(wire: Wire, name: str, producer_id: int, epoch: int) -> TransactionalProducer:
@@ -71,8 +71,8 @@ def resumed(wire: Wire, name: str, producer_id: int, epoch: int) -> Transactiona
 def add(wire: Wire, who: dict[str, Any], topics: dict[str, list[int]], version: int = 3) -> dict[tuple[str, int], int]:
     rows = [{"name": name, "partitions": indexes} for name, indexes in topics.items()]
     old = {f"v3_and_below_{key}": value for key, value in who.items()}
-    answer = wire.call("add_partitions_to_txn", version, v3_and_below_topics=rows, **old)
-    return _results(answer.results_by_topic_v3_and_below)
+    response = wire.call("add_partitions_to_txn", version, v3_and_below_topics=rows, **old)
+    return _results(response.results_by_topic_v3_and_below)
 
 
 def ask_as_broker(
@@ -82,9 +82,9 @@ def ask_as_broker(
         who | {"verify_only": only, "topics": [{"name": name, "partitions": each} for name, each in topics.items()]}
         for who, only, topics in rows
     ]
-    answer = wire.call("add_partitions_to_txn", version, transactions=transactions)
-    assert answer.error_code == 0
-    return {row.transactional_id: _results(row.topic_results) for row in answer.results_by_transaction}
+    response = wire.call("add_partitions_to_txn", version, transactions=transactions)
+    assert response.error_code == 0
+    return {row.transactional_id: _results(row.topic_results) for row in response.results_by_transaction}
 
 
 def _results(topics: list[Message]) -> dict[tuple[str, int], int]:
@@ -133,7 +133,9 @@ def test_the_coordinator_is_found(wire: Wire, broker: EmbeddedBroker, version: i
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_beginning_in_all_versions(wire: Wire, new_name: Callable[[], str], version: int) -> None:
+def test_init_producer_id_grows_the_epoch_in_all_versions(
+    wire: Wire, new_name: Callable[[], str], version: int
+) -> None:
     name = new_name()
     first, second = start(wire, name, version), start(wire, name, version)
     assert (first.error_code, first.producer_epoch, second.error_code, second.producer_epoch) == (0, 0, 0, 1)
@@ -159,16 +161,18 @@ def test_beginning_in_all_versions(wire: Wire, new_name: Callable[[], str], vers
         ({"enable2_pc": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )
-def test_who_may_not_begin(wire: Wire, options: dict[str, Any], code: ErrorCode) -> None:
-    answer = start(wire, "refused", **options)
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (code, -1, -1)
+def test_wrong_init_producer_id_requests_are_refused(wire: Wire, options: dict[str, Any], code: ErrorCode) -> None:
+    response = start(wire, "refused", **options)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (code, -1, -1)
 
 
 # Partitions
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_clients_add_partitions(wire: Wire, topic: str, new_name: Callable[[], str], version: int) -> None:
+def test_clients_add_partitions_to_a_transaction(
+    wire: Wire, topic: str, new_name: Callable[[], str], version: int
+) -> None:
     who = begun(wire, new_name())
     assert add(wire, who, {topic: [0, 1]}, version) == {(topic, 0): 0, (topic, 1): 0}
     assert add(wire, who, {topic: [1]}, version) == {(topic, 1): 0}
@@ -192,8 +196,10 @@ def test_brokers_ask_for_several_transactions(wire: Wire, topic: str, new_name: 
     one, two, three = (begun(wire, new_name()) for _ in range(3))
     first, second, third = (each["transactional_id"] for each in (one, two, three))
     add(wire, one, {topic: [0]})
-    answers = ask_as_broker(wire, (one, True, {topic: [0, 1]}), (two, False, {topic: [1]}), (three, True, {"no": [0]}))
-    assert answers == {
+    responses = ask_as_broker(
+        wire, (one, True, {topic: [0, 1]}), (two, False, {topic: [1]}), (three, True, {"no": [0]})
+    )
+    assert responses == {
         first: {(topic, 0): 0, (topic, 1): ErrorCode.TRANSACTION_ABORTABLE},
         second: {(topic, 1): 0},
         third: {("no", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
@@ -223,20 +229,20 @@ def test_offsets_are_added(wire: Wire, new_name: Callable[[], str], version: int
 
 @pytest.mark.parametrize("version", range(6))
 @pytest.mark.parametrize("committed", [True, False])
-def test_the_end_in_all_versions(
+def test_end_txn_ends_the_transaction_in_all_versions(
     wire: Wire, topic: str, new_name: Callable[[], str], version: int, committed: bool
 ) -> None:
     who = begun(wire, new_name())
     name = who["transactional_id"]
     add(wire, who, {topic: [0]})
-    answer = end(wire, who, committed, version)
-    assert answer.error_code == 0
+    response = end(wire, who, committed, version)
+    assert response.error_code == 0
     until_state(wire, name, "CompleteCommit" if committed else "CompleteAbort")
     again = end(wire, who, committed, version)
     assert again.error_code == 0
     if version >= 5:
         told = (who["producer_id"], who["producer_epoch"] + 1)
-        assert (answer.producer_id, answer.producer_epoch) == (again.producer_id, again.producer_epoch) == told
+        assert (response.producer_id, response.producer_epoch) == (again.producer_id, again.producer_epoch) == told
     assert end(wire, who, not committed, version).error_code == ErrorCode.INVALID_TXN_STATE
     stale = who | {"producer_epoch": who["producer_epoch"] + 5}
     fenced = ErrorCode.INVALID_PRODUCER_EPOCH if version < 2 else ErrorCode.PRODUCER_FENCED
@@ -271,8 +277,8 @@ def test_a_later_instance_aborts_what_is_open(wire: Wire, topic: str, new_name: 
 # Time
 
 
-def test_what_takes_too_long_is_aborted(patient: EmbeddedBroker) -> None:
-    with Wire(patient.bootstrap_servers) as wire:
+def test_what_takes_too_long_is_aborted(two_phase: EmbeddedBroker) -> None:
+    with Wire(two_phase.bootstrap_servers) as wire:
         wire.create_topic("late")
         who = begun(wire, "late", transaction_timeout_ms=200)
         producer = resumed(wire, "late", who["producer_id"], who["producer_epoch"])
@@ -323,10 +329,10 @@ def test_transactions_are_listed(wire: Wire, topic: str, new_name: Callable[[], 
     assert found(transactional_id_pattern="one") == {}
     assert found(state_filters=["Ongoing"], duration_filter=3_600_000) == {}
     assert found(state_filters=["Ongoing"], duration_filter=0) == {first: "Ongoing"}
-    answer = listed(wire, state_filters=["Sleeping"])
-    assert (answer.unknown_state_filters, answer.transaction_states) == (["Sleeping"], [])
-    answer = listed(wire, transactional_id_pattern="(")
-    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    response = listed(wire, state_filters=["Sleeping"])
+    assert (response.unknown_state_filters, response.transaction_states) == (["Sleeping"], [])
+    response = listed(wire, transactional_id_pattern="(")
+    assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     for version in (0, 1):
         assert first in [row.transactional_id for row in listed(wire, version).transaction_states]
 
@@ -340,18 +346,18 @@ def test_what_is_not_known_is_not_described(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_prepared_transaction_is_ended_by_whoever_recovers(patient: EmbeddedBroker, committed: bool) -> None:
+def test_a_prepared_transaction_is_ended_by_whoever_recovers(two_phase: EmbeddedBroker, committed: bool) -> None:
     """The writer prepares and dies, the broker is killed, and another client ends what was prepared."""
     name = f"prepared-{committed}"
-    with Wire(patient.bootstrap_servers) as wire:
+    with Wire(two_phase.bootstrap_servers) as wire:
         wire.create_topic(name)
-        answer = start(wire, name, enable2_pc=True, transaction_timeout_ms=0)
-        assert answer.error_code == 0
-        writer = resumed(wire, name, answer.producer_id, answer.producer_epoch)
+        response = start(wire, name, enable2_pc=True, transaction_timeout_ms=0)
+        assert response.error_code == 0
+        writer = resumed(wire, name, response.producer_id, response.producer_epoch)
         writer.put(name, b"prepared")
-    patient.kill()
-    patient.start()
-    with Wire(patient.bootstrap_servers) as wire:
+    two_phase.kill()
+    two_phase.start()
+    with Wire(two_phase.bootstrap_servers) as wire:
         kept = start(wire, name, enable2_pc=True, keep_prepared_txn=True)
         assert kept.error_code == 0
         assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == (writer.producer_id, writer.epoch)
@@ -363,11 +369,11 @@ def test_a_prepared_transaction_is_ended_by_whoever_recovers(patient: EmbeddedBr
         assert end(wire, old).error_code == ErrorCode.PRODUCER_FENCED
         now = old | {"producer_epoch": kept.producer_epoch}
         assert add(wire, now, {name: [0]}) == {(name, 0): ErrorCode.INVALID_TXN_STATE}
-        answer = end(wire, now, committed)
-        assert (answer.error_code, answer.producer_epoch) == (0, writer.epoch + 2)
+        response = end(wire, now, committed)
+        assert (response.error_code, response.producer_epoch) == (0, writer.epoch + 2)
         until_state(wire, name, "CompleteCommit" if committed else "CompleteAbort")
         assert committed_values(wire, name) == ([b"prepared"] if committed else [])
-        successor = resumed(wire, name, answer.producer_id, answer.producer_epoch)
+        successor = resumed(wire, name, response.producer_id, response.producer_epoch)
         successor.put(name, b"next")
         successor.commit()
         until_state(wire, name, "CompleteCommit")
@@ -377,12 +383,12 @@ def test_a_prepared_transaction_is_ended_by_whoever_recovers(patient: EmbeddedBr
 # The feature
 
 
-def test_the_level_of_the_feature_is_told_and_can_change(patient: EmbeddedBroker) -> None:
-    with Wire(patient.bootstrap_servers) as wire:
+def test_the_level_of_the_feature_is_told_and_can_change(two_phase: EmbeddedBroker) -> None:
+    with Wire(two_phase.bootstrap_servers) as wire:
         for level, kind in ((1, 2), (0, 2), (2, 1)):
             update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": kind}
-            answer = wire.call("update_features", 1, timeout_ms=10_000, feature_updates=[update], validate_only=False)
-            assert answer.error_code == 0, answer.error_message
+            response = wire.call("update_features", 1, timeout_ms=10_000, feature_updates=[update], validate_only=False)
+            assert response.error_code == 0, response.error_message
             told = wire.call("api_versions", 4, client_software_name="t", client_software_version="1")
             supported = {row.name: (row.min_version, row.max_version) for row in told.supported_features}
             finalized = {row.name: row.max_version_level for row in told.finalized_features}

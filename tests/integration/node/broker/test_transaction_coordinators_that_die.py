@@ -68,17 +68,17 @@ def test_the_next_coordinator_finishes_what_was_decided(cluster: Cluster, adds: 
 
         def ended(producer: TransactionalProducer = producer, committed: bool = at % 3 != 0) -> Message | None:
             try:
-                answer = cluster.coordinator(producer.name, 1).call(
+                response = cluster.coordinator(producer.name, 1).call(
                     "end_txn", version, committed=committed, **producer._who
                 )
             except (wires.Closed, OSError):
                 return None
-            return None if answer.error_code in PASSING else answer
+            return None if response.error_code in PASSING else response
 
-        answer = eventually(ended, f"{producer.name} is not ended")
-        assert answer.error_code == 0, ErrorCode(answer.error_code)
+        response = eventually(ended, f"{producer.name} is not ended")
+        assert response.error_code == 0, ErrorCode(response.error_code)
         if adds:
-            assert (answer.producer_id, answer.producer_epoch) == (producer.producer_id, producer.epoch + 1)
+            assert (response.producer_id, response.producer_epoch) == (producer.producer_id, producer.epoch + 1)
 
     expected = Counter(b"%d" % at for at in range(PRODUCERS) if at % 3 != 0)
     for partition in (0, 1):
@@ -92,5 +92,5 @@ def test_the_next_coordinator_finishes_what_was_decided(cluster: Cluster, adds: 
     for producer in producers:  # and each goes on
         producer.coordinator = cluster.coordinator(producer.name, 1)
         fields = {"transactional_id": producer.name, "transaction_timeout_ms": 60_000}
-        answer = producer._with_retries("init_producer_id", 5, producer_id=-1, producer_epoch=-1, **fields)
-        assert answer.producer_epoch > producer.epoch
+        response = producer._with_retries("init_producer_id", 5, producer_id=-1, producer_epoch=-1, **fields)
+        assert response.producer_epoch > producer.epoch

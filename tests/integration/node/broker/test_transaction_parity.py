@@ -1,4 +1,4 @@
-"""Millstream answers about transactions as Apache Kafka 4.3.1 did, field by field; no Kafka is needed for this.
+"""Responses about transactions have the fields of Apache Kafka 4.3.1. No Kafka is needed for this.
 
 What Kafka said is in `transaction_parity.golden`. To record it again, start Kafka with the settings of
 `transaction_parity` (tools/apache_kafka.py), and
@@ -11,7 +11,7 @@ Not compared, for Millstream does it otherwise on purpose:
 - A batch of a transaction with acks=1 is refused; one without a transactional id is refused alone, and not with all
   that comes in the same request.
 - KeepPreparedTxn works; Kafka refuses it as unsupported.
-- Kafka never answers an AddPartitionsToTxn without transactions, and says UNKNOWN_SERVER_ERROR to markers of no
+- Kafka never responds to an AddPartitionsToTxn without transactions, and says UNKNOWN_SERVER_ERROR to markers of no
   producer and to unknown isolation levels.
 - A marker of a coordinator epoch that no coordinator has is refused: once written, it would lock out the real one.
 - Of a batch with many records without a key the first thousand are named; Kafka names all.
@@ -33,7 +33,7 @@ _GOLDEN = Path(__file__).with_name("transaction_parity.golden")
 
 
 def golden() -> dict[tuple[str, int], list[str]]:
-    """What Kafka answered, by script and transaction version."""
+    """What Kafka responded, by script and transaction version."""
     found: dict[tuple[str, int], list[str]] = {}
     lines: list[str] = []
     for line in _GOLDEN.read_text().splitlines():
@@ -66,7 +66,7 @@ def settled_broker() -> Iterator[EmbeddedBroker]:
     [(version, script) for version, scripts in SCRIPTS.items() for script in scripts],
     ids=lambda value: value if isinstance(value, int) else value.__name__,
 )
-def test_it_answers_as_kafka_does(
+def test_its_responses_are_those_of_kafka(
     settled_broker: EmbeddedBroker,
     told_by_kafka: dict[tuple[str, int], list[str]],
     version: int,

@@ -49,7 +49,7 @@ def commit(
 ) -> int:
     """The error code."""
     rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}]
-    answer = wire.call(
+    response = wire.call(
         "txn_offset_commit",
         version,
         transactional_id="t",
@@ -58,7 +58,7 @@ def commit(
         producer_epoch=epoch,
         topics=[{"name": topic, "partitions": rows}],
     )
-    return int(answer.topics[0].partitions[0].error_code)
+    return int(response.topics[0].partitions[0].error_code)
 
 
 def end(wire: Wire, producer: int, committed: bool, *, group: str = "g", epoch: int = 0, coordinator: int = 0) -> int:
@@ -70,8 +70,8 @@ def end(wire: Wire, producer: int, committed: bool, *, group: str = "g", epoch: 
         "topics": [{"name": OFFSETS, "partition_indexes": [index]}],
         "coordinator_epoch": coordinator,
     }
-    answer = wire.call("write_txn_markers", 1, markers=[marker])
-    return int(answer.markers[0].topics[0].partitions[0].error_code)
+    response = wire.call("write_txn_markers", 1, markers=[marker])
+    return int(response.markers[0].topics[0].partitions[0].error_code)
 
 
 def fetched(wire: Wire, topic: str, group: str = "g", *, stable: bool = False, version: int = 7) -> tuple[int, int]:
@@ -81,13 +81,15 @@ def fetched(wire: Wire, topic: str, group: str = "g", *, stable: bool = False, v
         fields: dict[str, Any] = {"groups": [{"group_id": group, "topics": topics}]}
         row = wire.call("offset_fetch", version, require_stable=stable, **fields).groups[0].topics[0].partitions[0]
     else:
-        answer = wire.call("offset_fetch", version, group_id=group, topics=topics, require_stable=stable)
-        row = answer.topics[0].partitions[0]
+        response = wire.call("offset_fetch", version, group_id=group, topics=topics, require_stable=stable)
+        row = response.topics[0].partitions[0]
     return row.error_code, row.committed_offset
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_commits(wire: Wire, topic: str, producer: int, version: int) -> None:
+def test_every_version_commits_offsets_with_the_transaction(
+    wire: Wire, topic: str, producer: int, version: int
+) -> None:
     assert commit(wire, topic, 5, producer, version=version) == 0
     assert fetched(wire, topic) == (0, -1)
     for fetch_version in (7, 8, 9):
@@ -112,7 +114,7 @@ def test_an_epoch_that_is_over_is_fenced(wire: Wire, topic: str, producer: int) 
     assert fetched(wire, topic) == (0, 5)
 
 
-def test_requests_that_cannot_be_right(wire: Wire, topic: str, producer: int) -> None:
+def test_wrong_transactional_commits_are_refused(wire: Wire, topic: str, producer: int) -> None:
     assert commit(wire, topic, 5, producer, group="") == ErrorCode.INVALID_GROUP_ID
     assert commit(wire, "gone", 5, producer) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert commit(wire, topic, 5, -1) == ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -38,32 +38,32 @@ def cluster(nodes: EmbeddedCluster) -> Iterator[Cluster]:
 
 
 class Work:
-    """A transactional producer that commits offsets of a group, request by request, patiently."""
+    """A transactional producer that commits offsets of a group, request by request, each until it succeeds."""
 
     def __init__(self, cluster: Cluster, name: str, group: str, topic: str) -> None:
         self.cluster, self.name, self.group, self.topic = cluster, name, group, topic
-        answer = self._ask(
+        response = self._ask(
             lambda wire: wire.call("init_producer_id", 4, transactional_id=name, transaction_timeout_ms=60_000),
             (name, TRANSACTION),
-            lambda answer: answer.error_code,
+            lambda response: response.error_code,
         )
         self.identity = {
             "transactional_id": name,
-            "producer_id": answer.producer_id,
-            "producer_epoch": answer.producer_epoch,
+            "producer_id": response.producer_id,
+            "producer_epoch": response.producer_epoch,
         }
 
     def _ask(self, ask: Callable[[Wire], Any], coordinator: tuple[str, int], code_of: Callable[[Any], int]) -> Any:
         def attempt() -> Any:
             try:
-                answer = ask(self.cluster.coordinator(*coordinator))
+                response = ask(self.cluster.coordinator(*coordinator))
             except (wires.Closed, OSError):
                 return None
-            return None if code_of(answer) in RETRIED else answer
+            return None if code_of(response) in RETRIED else response
 
-        answer = eventually(attempt, f"{coordinator} does not respond")
-        assert code_of(answer) == 0, ErrorCode(code_of(answer))
-        return answer
+        response = eventually(attempt, f"{coordinator} does not respond")
+        assert code_of(response) == 0, ErrorCode(code_of(response))
+        return response
 
     def commit(self, offset: int) -> None:
         rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}]
@@ -71,26 +71,26 @@ class Work:
         self._ask(
             lambda wire: wire.call("txn_offset_commit", 5, group_id=self.group, topics=topics, **self.identity),
             (self.group, GROUP),
-            lambda answer: answer.topics[0].partitions[0].error_code,
+            lambda response: response.topics[0].partitions[0].error_code,
         )
 
     def end(self, committed: bool) -> None:
-        answer = self._ask(
+        response = self._ask(
             lambda wire: wire.call("end_txn", 5, committed=committed, **self.identity),
             (self.name, TRANSACTION),
-            lambda answer: answer.error_code,
+            lambda response: response.error_code,
         )
-        self.identity |= {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+        self.identity |= {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
 
     def fetched(self) -> tuple[int, int]:
         """Error code and stable offset."""
         topics = [{"name": self.topic, "partition_indexes": [0]}]
-        answer = self._ask(
+        response = self._ask(
             lambda wire: wire.call("offset_fetch", 7, group_id=self.group, topics=topics, require_stable=True),
             (self.group, GROUP),
-            lambda answer: answer.error_code,
+            lambda response: response.error_code,
         )
-        row = answer.topics[0].partitions[0]
+        row = response.topics[0].partitions[0]
         return row.error_code, row.committed_offset
 
     def settled(self) -> int:

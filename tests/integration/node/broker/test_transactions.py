@@ -19,7 +19,7 @@ from tests.integration.node.broker.transactions_on_the_wire import (
     producers,
     write_marker,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, fetch_fields, values
 
 BOTH_VERSIONS = pytest.mark.parametrize("adds", [False, True], ids=["version-1", "version-2"])
@@ -36,7 +36,7 @@ def reader(broker: EmbeddedBroker) -> Iterator[Wire]:
         yield connected
 
 
-def eventually(attempt: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+def eventually(attempt: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
     until = time.monotonic() + seconds
     while not attempt():
         assert time.monotonic() < until
@@ -103,8 +103,8 @@ def test_a_partition_that_was_not_added_is_refused_to_old_clients(
 
 def test_a_client_that_knows_of_it_is_told_to_abort(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
     producer = TransactionalProducer(wire, new_name(), adds=False)
-    answer = wire.call("produce", 11, **producer.fields(topic, 0, producer.batch(topic, b"x")))
-    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.TRANSACTION_ABORTABLE
+    response = wire.call("produce", 11, **producer.fields(topic, 0, producer.batch(topic, b"x")))
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.TRANSACTION_ABORTABLE
 
 
 @BOTH_VERSIONS
@@ -141,8 +141,8 @@ def test_a_transactional_batch_needs_an_id_and_all_replicas(
     batch = producer.batch(topic, b"x", sequence=0)
     refused = wire.produce(topic, batch)
     assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    answer = wire.call("produce", 12, **producer.fields(topic, 0, batch) | {"acks": 1})
-    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    response = wire.call("produce", 12, **producer.fields(topic, 0, batch) | {"acks": 1})
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
 def test_a_client_that_leaves_while_it_waits_hurts_no_one(
@@ -212,10 +212,10 @@ def test_a_waiting_reader_is_woken_by_the_marker_and_not_by_what_it_may_not_read
     reader.socket.settimeout(0.3)
     with pytest.raises(TimeoutError):
         reader.socket.recv(1)
-    reader.socket.settimeout(PATIENCE_S)
+    reader.socket.settimeout(TIMEOUT_SECONDS)
     producer.commit()
-    _, answer = reader.receive("fetch", 12)
-    row = answer.responses[0].partitions[0]
+    _, response = reader.receive("fetch", 12)
+    row = response.responses[0].partitions[0]
     assert row.last_stable_offset == 4 and values(row.records)[:3] == [b"first", b"second", b"plain"]
 
 
@@ -224,12 +224,12 @@ def test_a_session_hears_when_the_last_stable_offset_moves(
 ) -> None:
     producer.put(topic, b"x")
     committed = {"isolation_level": 1}
-    answer = reader.call("fetch", 12, **fetch_fields([(topic, 0, 0)], session_epoch=0) | committed)
-    assert answer.responses[0].partitions[0].last_stable_offset == 0
-    quiet = fetch_fields([], session_id=answer.session_id, session_epoch=1) | committed
+    response = reader.call("fetch", 12, **fetch_fields([(topic, 0, 0)], session_epoch=0) | committed)
+    assert response.responses[0].partitions[0].last_stable_offset == 0
+    quiet = fetch_fields([], session_id=response.session_id, session_epoch=1) | committed
     assert reader.call("fetch", 12, **quiet).responses == []
     producer.commit()
-    waiting = fetch_fields([], session_id=answer.session_id, session_epoch=2, max_wait_ms=20_000) | committed
+    waiting = fetch_fields([], session_id=response.session_id, session_epoch=2, max_wait_ms=20_000) | committed
     row = reader.call("fetch", 12, **waiting).responses[0].partitions[0]
     assert row.last_stable_offset == 2 and values(row.records)[:1] == [b"x"]
 
@@ -253,8 +253,8 @@ def test_offsets_as_read_committed_sees_them(wire: Wire, topic: str, producer: T
 def test_deleting_records_of_an_open_transaction(wire: Wire, topic: str, producer: TransactionalProducer) -> None:
     producer.put(topic, b"a", b"b", b"c")
     rows = [{"partition_index": 0, "offset": 2}]
-    answer = wire.call("delete_records", 2, topics=[{"name": topic, "partitions": rows}], timeout_ms=5000)
-    assert answer.topics[0].partitions[0].low_watermark == 2
+    response = wire.call("delete_records", 2, topics=[{"name": topic, "partitions": rows}], timeout_ms=5000)
+    assert response.topics[0].partitions[0].low_watermark == 2
     row = fetch_committed(wire, topic, 2)
     assert (row.log_start_offset, row.last_stable_offset, row.records or b"") == (2, 2, b"")
     producer.commit()
@@ -317,16 +317,16 @@ def test_several_markers_in_a_request(wire: Wire, topic: str) -> None:
 
 def test_describing_producers_of_what_is_not_there(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
     topics = [{"name": topic, "partition_indexes": [0, 9]}, {"name": new_name(), "partition_indexes": [0]}]
-    answer = wire.call("describe_producers", 0, topics=topics)
-    errors = [[row.error_code for row in each.partitions] for each in answer.topics]
+    response = wire.call("describe_producers", 0, topics=topics)
+    errors = [[row.error_code for row in each.partitions] for each in response.topics]
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert errors == [[0, unknown], [unknown]]
 
 
 def test_a_partition_is_described_once_however_often_it_is_named(wire: Wire, topic: str) -> None:
     """Unlike in Kafka: the response would be far longer than the request."""
-    answer = wire.call("describe_producers", 0, topics=[{"name": topic, "partition_indexes": [1, 0, 1]}])
-    assert [row.partition_index for row in answer.topics[0].partitions] == [1, 0]
+    response = wire.call("describe_producers", 0, topics=[{"name": topic, "partition_indexes": [1, 0, 1]}])
+    assert [row.partition_index for row in response.topics[0].partitions] == [1, 0]
 
 
 # Share groups
@@ -340,8 +340,8 @@ def queue(wire: Wire, topic: str, new_name: Callable[[], str]) -> Group:
     return member
 
 
-def acquired(answer: Any) -> list[int]:
-    rows = [row for topic in answer.responses for row in topic.partitions]
+def acquired(response: Any) -> list[int]:
+    rows = [row for topic in response.responses for row in topic.partitions]
     return [
         offset
         for row in rows

@@ -92,9 +92,9 @@ def test_a_transaction_goes_on_with_the_next_leader(cluster: Cluster) -> None:
 def test_markers_reach_a_partition_whose_leader_was_away(cluster: Cluster) -> None:
     cluster.create("away", 1)
     name = next(
-        f"patient-{number}"
+        f"away-{number}"
         for number in range(50)
-        if cluster.coordinator(f"patient-{number}", 1) is not cluster.wire(cluster.leader("away", 0))
+        if cluster.coordinator(f"away-{number}", 1) is not cluster.wire(cluster.leader("away", 0))
     )
     producer = producer_of(cluster, name, "away")
     producer.put("away", b"x")

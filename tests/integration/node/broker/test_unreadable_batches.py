@@ -24,7 +24,7 @@ from millstream.node.replicas.unreadable_batches import (
 from millstream.node.storage.log.log_reader import Slice
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import GARBAGE, records_with, sealed, unreadable
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, batch, fetch_fields, values
 
 GOOD = batch(b"a", b"b", b"c")
@@ -99,7 +99,7 @@ def test_a_consumer_that_is_stuck_is_told(wire: Wire, topic: str, codec: Codec) 
     ],
     ids=["not compressed", "too few", "too many", "deltas descend", "deltas beyond"],
 )
-def test_whatever_is_wrong_with_it(wire: Wire, topic: str, data: bytes) -> None:
+def test_every_unreadable_batch_is_found_by_its_consumers(wire: Wire, topic: str, data: bytes) -> None:
     assert wire.produce(topic, data).error_code == 0
     assert until_refused(wire, topic, 0).error_code == ErrorCode.INVALID_RECORD
 
@@ -117,8 +117,8 @@ def test_a_client_that_drops_what_came_before_it_in_the_same_response(wire: Wire
 def test_other_partitions_go_on(wire: Wire, stuck: str) -> None:
     assert wire.produce(stuck, GOOD, 1).error_code == 0
     until_refused(wire, stuck, 3)
-    answer = wire.call("fetch", 12, **fetch_fields([(stuck, 0, 3), (stuck, 1, 0)]))
-    first, second = answer.responses[0].partitions
+    response = wire.call("fetch", 12, **fetch_fields([(stuck, 0, 3), (stuck, 1, 0)]))
+    first, second = response.responses[0].partitions
     assert (first.error_code, second.error_code) == (ErrorCode.INVALID_RECORD, 0)
     assert values(second.records) == [b"a", b"b", b"c"]
 
@@ -126,11 +126,11 @@ def test_other_partitions_go_on(wire: Wire, stuck: str) -> None:
 def test_in_a_session_and_for_read_committed(wire: Wire, stuck: str) -> None:
     until_refused(wire, stuck, 3)
     fields = fetch_fields([(stuck, 0, 3)], session_epoch=0) | {"isolation_level": 1}
-    answer = wire.call("fetch", 12, **fields)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD
-    again = fetch_fields([], session_id=answer.session_id, session_epoch=1)
-    answer = wire.call("fetch", 12, **again)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD
+    response = wire.call("fetch", 12, **fields)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD
+    again = fetch_fields([], session_id=response.session_id, session_epoch=1)
+    response = wire.call("fetch", 12, **again)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD
 
 
 def test_deleting_records_gets_everyone_past_it(wire: Wire, stuck: str) -> None:
@@ -146,7 +146,7 @@ def test_the_log_and_the_metrics_name_the_offset_to_go_on_from(broker: EmbeddedB
     until_refused(wire, stuck, 3)
     (line,) = [each for each in broker.log_file.read_text().splitlines() if f"batch_unreadable topic={stuck} " in each]
     assert "partition=0 offsets=3-5 producer_id=-1" in line and "seek to offset 6" in line
-    page = urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=PATIENCE_S).read().decode()
+    page = urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=TIMEOUT_SECONDS).read().decode()
     labels = f'topic="{stuck}",partition="0",first_offset="3",last_offset="5",producer_id="-1"'
     assert f"millstream_partition_unreadable_batch{{{labels}}} 1\n" in page
 
@@ -177,7 +177,7 @@ def known(*spans: tuple[int, int]) -> UnreadableBatches:
     return batches
 
 
-def test_how_far_may_be_read() -> None:
+def test_a_fetch_ends_before_an_unreadable_batch() -> None:
     batches = known((10, 14), (20, 20))
     assert [batches.limit(offset, 100) for offset in (0, 9, 15, 19, 21)] == [10, 10, 20, 20, 100]
     assert batches.limit(0, 5) == 5
@@ -188,7 +188,7 @@ def test_how_far_may_be_read() -> None:
     assert batches.add([Unreadable(20, 20, -1, "reason"), Unreadable(3, 4, -1, "reason")])[0].first == 3
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_known_unreadable_batches_are_bounded() -> None:
     batches = known(*((number, number) for number in range(MOST_KNOWN + 10)))
     assert [each.first for each in batches.batches] == list(range(10, MOST_KNOWN + 10))
 

@@ -1,7 +1,7 @@
 """Conversations with a broker about transactions, written down: the same requests to Kafka and to Millstream.
 
-A script asks through a `Talk`, which notes each answer field by field. What differs from run to run (producer ids,
-times, ports, names) gets a name of its own. What Apache Kafka answered is in `transaction_parity.golden`:
+A script asks through a `Talk`, which notes each response field by field. What differs from run to run (producer ids,
+times, ports, names) gets a name of its own. What Apache Kafka responded is in `transaction_parity.golden`:
 
     python -m tests.integration.node.broker.transaction_parity HOST:PORT   # prints what a broker responds
 """
@@ -15,10 +15,9 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message, Structure, response_schema
 from millstream.formats.records.record import read_batches
 from tests import wire as wires
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Closed, Wire
 
-ANSWER_S = PATIENCE_S
 SETTINGS = {
     "num.partitions": 2,
     "auto.create.topics.enable": "false",
@@ -65,7 +64,7 @@ class Talk:
         self.version = version
         """The cluster's transaction.version."""
         self._prefix = f"{name}-{time.time_ns():x}"
-        self._wire = Wire(address, ANSWER_S)
+        self._wire = Wire(address, TIMEOUT_SECONDS)
         self._producers: dict[int, str] = {}
         self._topic_ids: dict[str, Any] = {}
         self.lines: list[str] = []
@@ -79,7 +78,7 @@ class Talk:
     def topic(self, text: str = "topic", partitions: int = 2, **configs: str) -> str:
         name = self.name(text)
         self._topic_ids[name] = self._wire.create_topic(name, partitions, **configs)
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while self._wire.fetch(name).error_code and time.monotonic() < until:
             time.sleep(0.05)
         return name
@@ -87,7 +86,7 @@ class Talk:
     def group(self, text: str = "group") -> str:
         """The name of a group whose coordinator is ready."""
         name = self.name(text)
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
             (found,) = self._wire.call("find_coordinator", 6, key_type=0, coordinator_keys=[name]).coordinators
             if (
@@ -112,25 +111,25 @@ class Talk:
         return self._wire.call(api, version, **fields)
 
     def ask(self, label: str, api: str, version: int, **fields: Any) -> Message | None:
-        """Asks once, and notes the answer."""
+        """Asks once, and notes the response."""
         try:
-            answer = self._wire.call(api, version, **fields)
+            response = self._wire.call(api, version, **fields)
         except (Closed, TimeoutError) as error:
             self._wire.close()
-            self._wire = Wire(self.address, ANSWER_S)
-            self.note(label, "there is no answer" if isinstance(error, TimeoutError) else "the connection is closed")
+            self._wire = Wire(self.address, TIMEOUT_SECONDS)
+            self.note(label, "there is no response" if isinstance(error, TimeoutError) else "the connection is closed")
             return None
-        self.note(label, self.shown(answer, api, version))
-        return answer
+        self.note(label, self.shown(response, api, version))
+        return response
 
-    def patiently(self, label: str, api: str, version: int, **fields: Any) -> Message:
-        """Asks until what passes by itself has passed, and notes the last answer."""
-        until = time.monotonic() + PATIENCE_S
+    def ask_until_settled(self, label: str, api: str, version: int, **fields: Any) -> Message:
+        """Asks until what passes by itself has passed, and notes the last response."""
+        until = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answer = self._wire.call(api, version, **fields)
-            if not (_codes(answer) & PASSING) or time.monotonic() > until:
-                self.note(label, self.shown(answer, api, version))
-                return answer
+            response = self._wire.call(api, version, **fields)
+            if not (_codes(response) & PASSING) or time.monotonic() > until:
+                self.note(label, self.shown(response, api, version))
+                return response
             time.sleep(0.05)
 
     def note(self, label: str, text: str) -> None:
@@ -138,18 +137,18 @@ class Talk:
 
     def settle(self, transactional_id: str) -> None:
         """Waits until the last transaction of that id has its markers."""
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
-            answer = self._wire.call("describe_transactions", 0, transactional_ids=[transactional_id])
-            if not answer.transaction_states[0].transaction_state.startswith("Prepare"):
+            response = self._wire.call("describe_transactions", 0, transactional_ids=[transactional_id])
+            if not response.transaction_states[0].transaction_state.startswith("Prepare"):
                 return
             time.sleep(0.02)
 
     def until_aborted(self, transactional_id: str) -> None:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
-            answer = self._wire.call("describe_transactions", 0, transactional_ids=[transactional_id])
-            if answer.transaction_states[0].transaction_state == "CompleteAbort":
+            response = self._wire.call("describe_transactions", 0, transactional_ids=[transactional_id])
+            if response.transaction_states[0].transaction_state == "CompleteAbort":
                 return
             time.sleep(0.05)
 
@@ -160,8 +159,8 @@ class Talk:
             return str(producer_id)
         return self._producers.setdefault(producer_id, f"P{len(self._producers) + 1}")
 
-    def shown(self, answer: Message, api: str, version: int) -> str:
-        return self._message(answer, response_schema(api).root, version)
+    def shown(self, response: Message, api: str, version: int) -> str:
+        return self._message(response, response_schema(api).root, version)
 
     def _message(self, message: Message, structure: Structure, version: int) -> str:
         said = []
@@ -251,7 +250,7 @@ class Client:
         self.talk = talk
         self.adds = adds
         self.name = talk.name(text)
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while talk.call("find_coordinator", 6, key_type=1, coordinator_keys=[self.name]).coordinators[0].error_code:
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -262,14 +261,14 @@ class Client:
         self.begin()  # so that there is an earlier epoch
 
     def begin(self) -> None:
-        answer = self.talk.patiently(
+        response = self.talk.ask_until_settled(
             f"{self.name} begins",
             "init_producer_id",
             5 if self.adds else 4,
             transactional_id=self.name,
             transaction_timeout_ms=self.timeout_ms,
         )
-        self.id, self.epoch = answer.producer_id, answer.producer_epoch
+        self.id, self.epoch = response.producer_id, response.producer_epoch
         self.sequence.clear()
 
     @property
@@ -292,19 +291,21 @@ class Client:
     def put(self, topic: str, *values: str, partition: int = 0) -> None:
         """A batch, in order, as such a client sends it."""
         if not self.adds:
-            self.talk.patiently(f"{self.name} adds", "add_partitions_to_txn", 3, **self.adding(topic, partition))
+            self.talk.ask_until_settled(
+                f"{self.name} adds", "add_partitions_to_txn", 3, **self.adding(topic, partition)
+            )
         first = self.sequence.get((topic, partition), 0)
         self.sequence[topic, partition] = first + len(values)
         batch = self.batch(*values, base_sequence=first)
         version = 12 if self.adds else 10
         label = f"{self.name} puts {' '.join(values)}"
-        self.talk.patiently(label, "produce", version, **self.producing(topic, batch, partition))
+        self.talk.ask_until_settled(label, "produce", version, **self.producing(topic, batch, partition))
 
     def end(self, *, committed: bool) -> None:
         label = f"{self.name} {'commits' if committed else 'aborts'}"
-        answer = self.talk.patiently(label, "end_txn", 5 if self.adds else 3, committed=committed, **self.who)
-        if self.adds and not answer.error_code:
-            self.id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = self.talk.ask_until_settled(label, "end_txn", 5 if self.adds else 3, committed=committed, **self.who)
+        if self.adds and not response.error_code:
+            self.id, self.epoch = response.producer_id, response.producer_epoch
             self.sequence.clear()
         self.talk.settle(self.name)
 
@@ -335,10 +336,10 @@ def main(address: str, *wanted: str) -> None:
 
 def set_version(wire: Wire, version: int) -> None:
     """Sets the cluster's transaction.version and waits until the broker has heard of it."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < until:
-        answer = wire.call("api_versions", 3, client_software_name="t", client_software_version="1")
-        levels = {row.name: row.max_version_level for row in answer.finalized_features or ()}
+        response = wire.call("api_versions", 3, client_software_name="t", client_software_version="1")
+        levels = {row.name: row.max_version_level for row in response.finalized_features or ()}
         if levels.get("transaction.version", 0) == version:
             return
         kind = 1 if levels.get("transaction.version", 0) < version else 2

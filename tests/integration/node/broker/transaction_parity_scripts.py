@@ -349,10 +349,10 @@ def ending(talk: Talk) -> None:
         def ask(label: str, committed: bool, client: Client = client, version: int = version, **changed: Any) -> None:
             verb = "commit" if committed else "abort"
             fields = client.who | changed
-            answer = talk.ask(f"v{version} {verb} {label}", "end_txn", version, committed=committed, **fields)
+            response = talk.ask(f"v{version} {verb} {label}", "end_txn", version, committed=committed, **fields)
             talk.settle(client.name)
-            if version >= 5 and answer is not None and not answer.error_code and not changed:
-                client.id, client.epoch = answer.producer_id, answer.producer_epoch
+            if version >= 5 and response is not None and not response.error_code and not changed:
+                client.id, client.epoch = response.producer_id, response.producer_epoch
                 client.sequence.clear()
 
         for committed in (True, False):
@@ -382,9 +382,9 @@ def ending_in_other_versions(talk: Talk) -> None:
         for version in (3, 4, 5):
             client = Client(talk, f"{adds}{version}", adds=adds)
             client.put(topic, "a")
-            answer = talk.ask(f"v{version} end", "end_txn", version, committed=True, **client.who)
+            response = talk.ask(f"v{version} end", "end_txn", version, committed=True, **client.who)
             talk.settle(client.name)
-            assert answer is not None
+            assert response is not None
             talk.ask("described", "describe_transactions", 0, transactional_ids=[client.name])
             talk.ask(f"v{version} end again", "end_txn", version, committed=True, **client.who)
 
@@ -678,10 +678,10 @@ def listing(talk: Talk) -> None:
 
     def ask(label: str, version: int, **fields: Any) -> None:
         fields = {"state_filters": [], "producer_id_filters": mine} | fields
-        answer = talk.call("list_transactions", version, **fields)
-        answer.transaction_states.sort(key=lambda row: row.transactional_id)
-        answer.unknown_state_filters.sort()
-        talk.note(f"v{version} {label}", talk.shown(answer, "list_transactions", version))
+        response = talk.call("list_transactions", version, **fields)
+        response.transaction_states.sort(key=lambda row: row.transactional_id)
+        response.unknown_state_filters.sort()
+        talk.note(f"v{version} {label}", talk.shown(response, "list_transactions", version))
 
     prefix = talk.name("")
     for version in range(3):
@@ -784,7 +784,7 @@ def reading(talk: Talk) -> None:
 
 
 def waiting(talk: Talk) -> None:
-    """A fetch with min_bytes is answered in the end, with what is stable."""
+    """A fetch with min_bytes gets a response in the end, with what is stable."""
     topic = talk.topic()
     client = Client(talk, adds=True)
     client.put(topic, "a" * 100)

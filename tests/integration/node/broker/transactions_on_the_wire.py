@@ -7,7 +7,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.formats.records.record import read_batches
 from tests import wire as wires
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, fetch_fields
 
 PASSING = frozenset(
@@ -38,12 +38,12 @@ class TransactionalProducer:
         self.producer_id, self.epoch = found.producer_id, found.producer_epoch
 
     def _with_retries(self, api: str, version: int, **fields: Any) -> Message:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answer = self.coordinator.call(api, version, **fields)
-            if answer.error_code not in PASSING or time.monotonic() > until:
-                assert answer.error_code == 0, ErrorCode(answer.error_code)
-                return answer
+            response = self.coordinator.call(api, version, **fields)
+            if response.error_code not in PASSING or time.monotonic() > until:
+                assert response.error_code == 0, ErrorCode(response.error_code)
+                return response
             time.sleep(0.02)
 
     @property
@@ -54,8 +54,8 @@ class TransactionalProducer:
         """AddPartitionsToTxn, as the first transaction version does it."""
         who = {f"v3_and_below_{name}": value for name, value in self._who.items()}
         topics = [{"name": topic, "partitions": list(partitions)}]
-        answer = self.coordinator.call("add_partitions_to_txn", 3, v3_and_below_topics=topics, **who)
-        return [row.partition_error_code for row in answer.results_by_topic_v3_and_below[0].results_by_partition]
+        response = self.coordinator.call("add_partitions_to_txn", 3, v3_and_below_topics=topics, **who)
+        return [row.partition_error_code for row in response.results_by_topic_v3_and_below[0].results_by_partition]
 
     def batch(self, topic: str, *values: bytes, partition: int = 0, sequence: int | None = None) -> bytes:
         first = self.sequences.get((topic, partition), 0) if sequence is None else sequence
@@ -79,10 +79,10 @@ class TransactionalProducer:
     def send(self, topic: str, *values: bytes, partition: int = 0) -> Message:
         """One batch; what is only a matter of time is tried again."""
         batch = self.batch(topic, *values, partition=partition)
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answer = self.leader.call("produce", self.produce_version, **self.fields(topic, partition, batch))
-            row: Message = answer.responses[0].partition_responses[0]
+            response = self.leader.call("produce", self.produce_version, **self.fields(topic, partition, batch))
+            row: Message = response.responses[0].partition_responses[0]
             if row.error_code not in PASSING or time.monotonic() > until:
                 return row
             time.sleep(0.02)
@@ -95,9 +95,9 @@ class TransactionalProducer:
         return offset
 
     def end(self, *, committed: bool) -> None:
-        answer = self._with_retries("end_txn", 5 if self.adds else 3, committed=committed, **self._who)
+        response = self._with_retries("end_txn", 5 if self.adds else 3, committed=committed, **self._who)
         if self.adds:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
             self.sequences.clear()
 
     def commit(self) -> None:
@@ -169,6 +169,6 @@ def producers(wire: Wire, topic: str, partition: int = 0) -> dict[int, Message]:
 def end_offset(wire: Wire, topic: str, partition: int = 0, *, timestamp: int = -1, isolation: int = 1) -> Message:
     rows = [{"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": -1}]
     topics = [{"name": topic, "partitions": rows}]
-    answer = wire.call("list_offsets", 7, replica_id=-1, isolation_level=isolation, topics=topics)
-    row: Message = answer.topics[0].partitions[0]
+    response = wire.call("list_offsets", 7, replica_id=-1, isolation_level=isolation, topics=topics)
+    row: Message = response.topics[0].partitions[0]
     return row

@@ -10,7 +10,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
 from millstream.node.metadata.topics import NewTopic
 from tests.unit.node.controller.served import ServedController, World, run
-from tests.waiting import PATIENCE_S, until_async
+from tests.waiting import TIMEOUT_SECONDS, until_async
 
 
 def one_topic(name: str) -> NewTopic:
@@ -106,7 +106,7 @@ def test_without_a_controller_time_runs_out(known: bool, nobody: tuple[str, int]
     run(test)
 
 
-def test_a_controller_that_comes_back_answers_what_waits() -> None:
+def test_a_controller_that_comes_back_responds_to_waiting_requests() -> None:
     async def test(world: World) -> None:
         await with_broker(world)
         address, world.quorum.address = world.quorum.address, None
@@ -126,8 +126,8 @@ def test_a_client_asks_any_broker_and_hears_the_controller(version: int) -> None
         await with_broker(world)
         client = world.channel(world.broker())
         fields = {"topics": [{"name": "a", "num_partitions": 3, "replication_factor": 1}], "timeout_ms": 5000}
-        answer = await client.request("create_topics", fields, timeout_s=PATIENCE_S, version=version)
-        assert [(row.name, row.error_code) for row in answer.topics] == [("a", 0)]
+        response = await client.request("create_topics", fields, timeout_s=TIMEOUT_SECONDS, version=version)
+        assert [(row.name, row.error_code) for row in response.topics] == [("a", 0)]
         assert len(world.quorum.image.topics[TopicName("a")].partitions) == 3
         assert world.controller.seen[-1] == "client", "the request keeps its client id inside the envelope"
 
@@ -139,9 +139,9 @@ def test_a_client_hears_that_there_is_no_controller() -> None:
         client = world.channel(world.broker())
         world.quorum.address = None
         fields = {"topics": [{"name": "a", "num_partitions": 3, "replication_factor": 1}], "timeout_ms": 200}
-        answer = await client.request("create_topics", fields, timeout_s=PATIENCE_S)
-        assert [row.error_code for row in answer.topics] == [ErrorCode.REQUEST_TIMED_OUT]
-        assert "controller" in answer.topics[0].error_message
+        response = await client.request("create_topics", fields, timeout_s=TIMEOUT_SECONDS)
+        assert [row.error_code for row in response.topics] == [ErrorCode.REQUEST_TIMED_OUT]
+        assert "controller" in response.topics[0].error_message
 
     run(test)
 
@@ -150,19 +150,19 @@ def test_an_envelope_holds_only_what_clients_may_ask() -> None:
     async def test(world: World) -> None:
         controller = world.channel(world.controller.served.address)
         for data in (b"", b"\0" * 7, b"\0\x3f\0\0\0\0\0\0\xff\xff\0", b"\0\x13\0\x63\0\0\0\0\xff\xff"):
-            answer = await controller.request(
+            response = await controller.request(
                 "envelope",
                 {"request_data": data, "request_principal": None, "client_host_address": bytes(4)},
-                timeout_s=PATIENCE_S,
+                timeout_s=TIMEOUT_SECONDS,
             )
-            assert answer.error_code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION)
+            assert response.error_code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION)
         world.controller.resign()
-        answer = await controller.request(
+        response = await controller.request(
             "envelope",
             {"request_data": b"", "request_principal": None, "client_host_address": b""},
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_SECONDS,
         )
-        assert answer.error_code == ErrorCode.NOT_CONTROLLER
+        assert response.error_code == ErrorCode.NOT_CONTROLLER
 
     run(test)
 
@@ -171,10 +171,10 @@ def test_a_controller_that_does_not_lead_says_so_for_each_topic() -> None:
     async def test(world: World) -> None:
         world.controller.resign()
         controller = world.channel(world.controller.served.address)
-        answer = await controller.request(
-            "create_topics", {"topics": [{"name": "a"}, {"name": "b"}]}, timeout_s=PATIENCE_S
+        response = await controller.request(
+            "create_topics", {"topics": [{"name": "a"}, {"name": "b"}]}, timeout_s=TIMEOUT_SECONDS
         )
-        assert [row.error_code for row in answer.topics] == [ErrorCode.NOT_CONTROLLER] * 2
+        assert [row.error_code for row in response.topics] == [ErrorCode.NOT_CONTROLLER] * 2
 
     run(test)
 
@@ -182,7 +182,7 @@ def test_a_controller_that_does_not_lead_says_so_for_each_topic() -> None:
 def test_a_refusal_reads_the_same_from_here_and_from_afar() -> None:
     async def test(world: World) -> None:
         for local in (None, world.controller.apis):
-            answer = await world.new_link(local).request("allocate_producer_ids", {"broker_id": 9, "broker_epoch": 9})
-            assert answer.error_code in (ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH)
+            response = await world.new_link(local).request("allocate_producer_ids", {"broker_id": 9, "broker_epoch": 9})
+            assert response.error_code in (ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH)
 
     run(test)

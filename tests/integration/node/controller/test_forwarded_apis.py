@@ -45,10 +45,10 @@ def test_everything_that_is_passed_on_is_offered(wire: Wire) -> None:
 
 
 @in_all_versions("elect_leaders")
-def test_elections(wire: Wire, api: str, version: int) -> None:
+def test_elections_are_forwarded(wire: Wire, api: str, version: int) -> None:
     partitions = [{"topic": "t", "partitions": [0, 7]}]
-    answer = wire.call(api, version, topic_partitions=partitions)
-    (topic,) = answer.replica_election_results
+    response = wire.call(api, version, topic_partitions=partitions)
+    (topic,) = response.replica_election_results
     assert {row.partition_id: row.error_code for row in topic.partition_result} == {
         0: ErrorCode.ELECTION_NOT_NEEDED,
         7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -57,7 +57,7 @@ def test_elections(wire: Wire, api: str, version: int) -> None:
 
 
 @in_all_versions("alter_partition_reassignments")
-def test_reassignments(wire: Wire, api: str, version: int) -> None:
+def test_reassignments_are_forwarded(wire: Wire, api: str, version: int) -> None:
     wanted = [
         {
             "name": "t",
@@ -65,10 +65,10 @@ def test_reassignments(wire: Wire, api: str, version: int) -> None:
         },
         {"name": "none", "partitions": [{"partition_index": 0, "replicas": [1]}]},
     ]
-    answer = wire.call(api, version, topics=wanted)
-    assert answer.error_code == 0
+    response = wire.call(api, version, topics=wanted)
+    assert response.error_code == 0
     assert {
-        (topic.name, row.partition_index): row.error_code for topic in answer.responses for row in topic.partitions
+        (topic.name, row.partition_index): row.error_code for topic in response.responses for row in topic.partitions
     } == {
         ("t", 0): ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ("t", 1): ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
@@ -79,31 +79,31 @@ def test_reassignments(wire: Wire, api: str, version: int) -> None:
 
 
 @in_all_versions("describe_quorum")
-def test_the_quorum(wire: Wire, api: str, version: int) -> None:
+def test_describe_quorum_is_forwarded(wire: Wire, api: str, version: int) -> None:
     topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
-    answer = wire.call(api, version, topics=topics)
-    (row,) = answer.topics[0].partitions
-    assert answer.error_code == row.error_code == 0
+    response = wire.call(api, version, topics=topics)
+    (row,) = response.topics[0].partitions
+    assert response.error_code == row.error_code == 0
     assert row.leader_id == 1 and row.high_watermark > 0
     assert [voter.replica_id for voter in row.current_voters] == [1]
 
 
 @in_all_versions("update_features")
-def test_features(wire: Wire, api: str, version: int) -> None:
-    answer = wire.call(api, version, feature_updates=[{"feature": "metadata.version", "max_version_level": 999}])
-    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    assert "metadata.version" in answer.error_message
+def test_feature_updates_are_forwarded(wire: Wire, api: str, version: int) -> None:
+    response = wire.call(api, version, feature_updates=[{"feature": "metadata.version", "max_version_level": 999}])
+    assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "metadata.version" in response.error_message
     same = [{"feature": "group.version", "max_version_level": 1}]
     assert wire.call(api, version, feature_updates=same).error_code == 0
 
 
 def test_an_unknown_broker_cannot_be_unregistered(wire: Wire) -> None:
-    answer = wire.call("unregister_broker", 0, broker_id=77)
-    assert answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    response = wire.call("unregister_broker", 0, broker_id=77)
+    assert response.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
 @in_all_versions("describe_cluster")
 def test_clients_take_a_broker_for_the_controller(wire: Wire, api: str, version: int) -> None:
-    answer = wire.call(api, version)
-    assert answer.controller_id == 1
-    assert [row.broker_id for row in answer.brokers] == [1]
+    response = wire.call(api, version)
+    assert response.controller_id == 1
+    assert [row.broker_id for row in response.brokers] == [1]

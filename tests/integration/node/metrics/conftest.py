@@ -18,7 +18,7 @@ from tests import wire as wires
 from tests.integration.node.broker.test_share import Group
 from tests.integration.node.metrics import strict_text
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 sys.path.insert(0, str(REPOSITORY / "tools"))
@@ -36,10 +36,10 @@ ONLY_WITH_A_LINK = {family.name for family in MIRRORING.families}
 
 
 def get(address: str, path: str) -> tuple[int, str]:
-    """Status and body; an error is an answer like any other."""
+    """Status and body; an error is a response like any other."""
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=PATIENCE_S) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=TIMEOUT_SECONDS) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
@@ -94,7 +94,7 @@ def busy_broker(broker: EmbeddedBroker) -> EmbeddedBroker:
     admin = AdminClient(servers)
     compacted = NewTopic("compacted", 1, config={"cleanup.policy": "compact"})
     for made in admin.create_topics([NewTopic("orders", 2), NewTopic("jobs", 1), compacted]).values():
-        made.result(PATIENCE_S)
+        made.result(TIMEOUT_SECONDS)
     with Cluster(broker.bootstrap_servers) as cluster:  # a quota that nothing exceeds, so that usage is counted
         QuotaAdmin(cluster).alter({"user": None}, {"producer_byte_rate": 1e12})
     producer = Producer({**servers, "acks": "all"})
@@ -102,12 +102,12 @@ def busy_broker(broker: EmbeddedBroker) -> EmbeddedBroker:
         producer.produce("orders", b"x" * 100, partition=0)
         producer.produce("compacted", b"y", key=str(number % 3).encode())
         producer.produce("jobs", b"z")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     in_transactions = Producer({**servers, "transactional.id": "payments"})
-    in_transactions.init_transactions(PATIENCE_S)
+    in_transactions.init_transactions(TIMEOUT_SECONDS)
     in_transactions.begin_transaction()
     in_transactions.produce("orders", b"paid", partition=1)
-    in_transactions.commit_transaction(PATIENCE_S)
+    in_transactions.commit_transaction(TIMEOUT_SECONDS)
     consumer = Consumer({**servers, "group.id": "billing", "auto.offset.reset": "earliest"})
     consumer.subscribe(["orders"])
     read = 0
@@ -117,7 +117,7 @@ def busy_broker(broker: EmbeddedBroker) -> EmbeddedBroker:
     consumer.close()
     for _ in range(20):
         producer.produce("orders", b"more", partition=0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     with Wire(broker.bootstrap_servers) as wire:
         workers = Group(wire, "jobs", "workers")
         workers.configure(**{"share.auto.offset.reset": "earliest"})

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.integration.node.metrics.conftest import Scraped, get, scraper
 from tests.topics import make_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 NODES = (1, 2, 3)
 PARTITIONS = 6
@@ -25,7 +25,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
         for number in range(60 * PARTITIONS):
             producer.produce("single", b"x" * 50, partition=number % PARTITIONS)
             producer.produce("safe", b"x" * 50, partition=number % PARTITIONS)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
         reader = Consumer({**servers, "group.id": "readers"})
         reader.commit(offsets=[TopicPartition("single", index, 10) for index in range(PARTITIONS)], asynchronous=False)
         reader.close()
@@ -36,7 +36,7 @@ def pages(cluster: EmbeddedCluster, *numbers: int) -> list[Scraped]:
     return [scraper(cluster.address(number))() for number in numbers or NODES]
 
 
-def eventually(probe: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+def eventually(probe: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not probe():
         assert time.monotonic() < deadline
@@ -53,7 +53,7 @@ def test_one_node_is_the_active_controller_and_all_know_which(cluster: EmbeddedC
     assert {page("millstream_cluster_brokers", state="active") for page in found} == {3}
 
 
-def test_what_leaders_receive_followers_copy(cluster: EmbeddedCluster) -> None:
+def test_followers_copy_the_bytes_that_leaders_receive(cluster: EmbeddedCluster) -> None:
     found = pages(cluster)
     received = sum(page("millstream_topic_received_bytes_total", topic="safe") for page in found)
 
@@ -75,7 +75,7 @@ def test_the_coordinator_knows_the_lag_of_partitions_led_elsewhere(cluster: Embe
         assert coordinators[0]("millstream_group_lag_records", **labels) == 50
 
 
-def test_the_controllers_listener_answers_as_well(cluster: EmbeddedCluster) -> None:
+def test_the_controllers_listener_responds_as_well(cluster: EmbeddedCluster) -> None:
     assert get(cluster.controller_address(1), "/readyz") == (200, "ok\n")
     assert "millstream_quorum_epoch" in get(cluster.controller_address(1), "/metrics?collect[]=quorum")[1]
 

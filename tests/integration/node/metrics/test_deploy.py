@@ -29,7 +29,7 @@ from tests.integration.node.metrics.queries import (
     panel_queries,
     variable_queries,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools.apache_kafka import ToolchainMissingError
 from tools.install_test_clients import prometheus as installed
 
@@ -149,8 +149,8 @@ class Prometheus:
     def get(self, path: str, **query: str) -> Any:
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
-                return json.load(answer)["data"]
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+                return json.load(response)["data"]
         except urllib.error.HTTPError as error:
             if error.code == 503:
                 raise ConnectionError("it is starting") from None
@@ -181,7 +181,7 @@ def prometheus(busy_broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFac
         process = subprocess.Popen([*command, *arguments, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
     try:
         running = Prometheus(f"127.0.0.1:{port}")
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
                 if int(running.query("count_over_time(millstream_build_info[1m])")[0]["value"][1]) >= 4:
@@ -193,7 +193,7 @@ def prometheus(busy_broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFac
         yield running
     finally:
         process.terminate()
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_SECONDS)
 
 
 @pytest.mark.timeout(300)

@@ -23,7 +23,7 @@ from tests.integration.node.metrics.conftest import (
     scraper,
 )
 from tests.repository import REPOSITORY
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 DOCUMENT = REPOSITORY / "docs" / "metrics.md"
@@ -68,19 +68,19 @@ def test_traffic_is_counted_by_topic(scrape: Scrape) -> None:
 
 def test_topics_at_rest_have_no_samples(busy_broker: EmbeddedBroker, scrape: Scrape) -> None:
     admin = AdminClient({"bootstrap.servers": busy_broker.bootstrap_servers})
-    admin.create_topics([NewTopic("at-rest", 3, 1)])["at-rest"].result(PATIENCE_S)
+    admin.create_topics([NewTopic("at-rest", 3, 1)])["at-rest"].result(TIMEOUT_SECONDS)
     assert "at-rest" not in scrape().text
 
 
 def test_a_page_is_compressed_for_who_accepts_it(busy_broker: EmbeddedBroker) -> None:
     url = f"http://{busy_broker.bootstrap_servers}/metrics?collect[]=process"
     asked = urllib.request.Request(url, headers={"Accept-Encoding": "deflate, gzip;q=0.5"})
-    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
-        assert answer.headers["Content-Encoding"] == "gzip"
-        assert b"process_cpu_seconds_total" in gzip.decompress(answer.read())
+    with urllib.request.urlopen(asked, timeout=TIMEOUT_SECONDS) as response:
+        assert response.headers["Content-Encoding"] == "gzip"
+        assert b"process_cpu_seconds_total" in gzip.decompress(response.read())
     asked = urllib.request.Request(url, headers={"Accept-Encoding": "gzip;q=0"})
-    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
-        assert answer.headers["Content-Encoding"] is None and b"process_cpu_seconds_total" in answer.read()
+    with urllib.request.urlopen(asked, timeout=TIMEOUT_SECONDS) as response:
+        assert response.headers["Content-Encoding"] is None and b"process_cpu_seconds_total" in response.read()
 
 
 def test_logs_are_measured_by_partition(busy_broker: EmbeddedBroker, scrape: Scrape) -> None:

@@ -13,24 +13,24 @@ from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.integration.node.metrics.conftest import get
 from tests.topics import make_topic
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 
 def talk(address: str, *pieces: bytes, closes: bool = False) -> bytes:
     """Sends the pieces one by one; everything that comes back until the end."""
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
             connection.sendall(piece)
             time.sleep(0.01)
         if closes:
             connection.shutdown(socket.SHUT_WR)
-        answer = b""
+        response = b""
         while more := connection.recv(65536):
-            answer += more
-        return answer
+            response += more
+        return response
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +66,22 @@ def test_whatever_else_is_asked_for_is_told_what_there_is(address: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"])
 def test_other_methods_are_refused(address: str, method: str) -> None:
-    answer = talk(address, f"{method} /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello".encode())
-    assert answer.startswith(b"HTTP/1.1 405 ") and b"Allow: GET, HEAD" in answer
+    response = talk(address, f"{method} /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello".encode())
+    assert response.startswith(b"HTTP/1.1 405 ") and b"Allow: GET, HEAD" in response
 
 
 def test_metrics_of_a_loopback_listener_are_for_this_machine(address: str) -> None:
     """A web page that points its own name at 127.0.0.1 must not read them."""
     port = address.rpartition(":")[2].encode()
     for host in (b"evil.example", b"evil.example:" + port, b"127.0.0.1.evil.example", b"10.0.0.1", b"", b"localhost."):
-        answer = talk(address, b"GET /metrics?collect[]=process HTTP/1.1\r\nhost: %b\r\n\r\n" % host)
-        assert answer.startswith(b"HTTP/1.1 421 ") and b"this machine" in answer, host
+        response = talk(address, b"GET /metrics?collect[]=process HTTP/1.1\r\nhost: %b\r\n\r\n" % host)
+        assert response.startswith(b"HTTP/1.1 421 ") and b"this machine" in response, host
         assert talk(address, b"GET /livez HTTP/1.1\r\nHost: %b\r\n\r\n" % host).startswith(b"HTTP/1.1 200 "), host
     twice = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
     assert talk(address, twice).startswith(b"HTTP/1.1 400 ")
     for good in (b"Host: localhost:" + port, b"HOST: [::1]", b"Host: 127.0.0.2", b"Accept: */*"):
-        answer = talk(address, b"GET /metrics?collect[]=process HTTP/1.0\r\n%b\r\n\r\n" % good)
-        assert answer.startswith(b"HTTP/1.1 200 "), good
+        response = talk(address, b"GET /metrics?collect[]=process HTTP/1.0\r\n%b\r\n\r\n" % good)
+        assert response.startswith(b"HTTP/1.1 200 "), good
 
 
 def test_head_has_the_head_alone(address: str) -> None:
@@ -95,9 +95,9 @@ def test_a_request_may_come_in_pieces(address: str, cut: int) -> None:
     assert talk(address, request[:cut], request[cut:]).endswith(b"\r\n\r\nok\n")
 
 
-def test_whoever_closes_its_side_still_gets_the_answer(address: str) -> None:
-    answer = talk(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", closes=True)
-    assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"\n")
+def test_a_client_that_closes_its_side_still_gets_the_response(address: str) -> None:
+    response = talk(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", closes=True)
+    assert response.startswith(b"HTTP/1.1 200 OK") and response.endswith(b"\n")
 
 
 def test_what_is_not_http_after_all_is_told_so(address: str) -> None:
@@ -138,7 +138,7 @@ def lonely_broker(tmp_path: Path) -> Iterator[str]:
         f"controller.quorum.voters=1@127.0.0.1:{controller}",
     ):
         arguments += ["--set", setting]
-    process = NodeProcess("a broker", arguments, tmp_path / "log", stop_timeout=PATIENCE_S)
+    process = NodeProcess("a broker", arguments, tmp_path / "log", stop_timeout=TIMEOUT_SECONDS)
     process.spawn()
     try:
         yield f"127.0.0.1:{port}"
@@ -147,7 +147,7 @@ def lonely_broker(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_broker_without_a_quorum_lives_and_says_what_it_waits_for(lonely_broker: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             status, text = get(lonely_broker, "/readyz")
@@ -171,7 +171,7 @@ def apart() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-def test_a_controller_alone_answers_on_its_listener(apart: EmbeddedCluster) -> None:
+def test_a_controller_alone_responds_on_its_listener(apart: EmbeddedCluster) -> None:
     address = apart.controller_address(2)
     assert get(address, "/livez") == get(address, "/readyz") == (200, "ok\n")
     status, page = get(address, "/metrics")
@@ -182,7 +182,7 @@ def test_a_controller_alone_answers_on_its_listener(apart: EmbeddedCluster) -> N
 def test_a_broker_stays_ready_while_its_controller_is_away(apart: EmbeddedCluster) -> None:
     """It can still be written to and read; were all to say no at once, no one could."""
     apart.kill(2)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while "millstream_quorum_leader_id -1" not in get(apart.address(1), "/metrics?collect[]=quorum")[1]:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -30,7 +30,7 @@ from tests.mirrors import (
     read_all,
     transaction,
 )
-from tests.waiting import PATIENCE_S, eventually, until
+from tests.waiting import TIMEOUT_SECONDS, eventually, until
 
 pytestmark = pytest.mark.timeout(300)
 IDEMPOTENT: dict[str, Any] = {"enable.idempotence": True, "compression.type": "zstd"}
@@ -362,7 +362,7 @@ def _command(word: str, mirror: Mirror, *options: str) -> Any:
 
 
 def _metric(address: str, name: str, link: str) -> float:
-    with urllib.request.urlopen(f"http://{address}/metrics?collect[]=mirroring", timeout=PATIENCE_S) as response:
+    with urllib.request.urlopen(f"http://{address}/metrics?collect[]=mirroring", timeout=TIMEOUT_SECONDS) as response:
         for line in response.read().decode().splitlines():
             if line.startswith(f'{name}{{link="{link}"}} '):
                 return float(line.split()[-1])
@@ -389,7 +389,7 @@ def _read_some(bootstrap: str, topic: str, group: str, count: int) -> list[int]:
     try:
         consumer.subscribe([topic])
         while len(offsets) < count:
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None
             assert message.error() is None, message.error()
             offsets.append(message.offset() or 0)

@@ -224,7 +224,7 @@ def test_a_link_does_not_send_or_use_other_files_of_the_broker(here: EmbeddedBro
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     jaas = f'{module} required clientId="a" clientSecret="b";'
     admin.change(link, {"sasl.oauthbearer.token.endpoint.url": TOKEN_URL, "sasl.jaas.config": jaas})
-    _until_problem(admin, link, "no token")  # it is allowed, and no one answers there
+    _until_problem(admin, link, "no token")  # it is allowed, and no one responds there
     admin.delete(link)
 
 

@@ -48,10 +48,10 @@ def test_mutations_are_counted_by_the_controller(cluster: EmbeddedCluster) -> No
     for number, address in enumerate(cluster.bootstrap_servers.split(",")):
         with Wire(address, client_id="creator-0") as wire:
             topic = {"name": f"mutation-{number}", "num_partitions": 3, "replication_factor": 1}
-            answer = wire.call("create_topics", 7, topics=[topic], timeout_ms=30_000, validate_only=False)
-            refused.append(answer.topics[0].error_code)
+            response = wire.call("create_topics", 7, topics=[topic], timeout_ms=30_000, validate_only=False)
+            refused.append(response.topics[0].error_code)
             if refused[-1]:
-                assert answer.throttle_time_ms > 0
+                assert response.throttle_time_ms > 0
     assert refused.count(ErrorCode.THROTTLING_QUOTA_EXCEEDED) >= 1, refused
     assert refused[0] == 0
 
@@ -64,8 +64,8 @@ def test_mutations_of_clients_of_the_controller_itself(cluster: EmbeddedCluster)
     def create(address: str, name: str) -> int:
         with Wire(address, client_id="creator-0") as wire:
             topic = {"name": name, "num_partitions": 20, "replication_factor": 1}
-            answer = wire.call("create_topics", 7, topics=[topic], timeout_ms=30_000, validate_only=False)
-            return int(answer.topics[0].error_code)
+            response = wire.call("create_topics", 7, topics=[topic], timeout_ms=30_000, validate_only=False)
+            return int(response.topics[0].error_code)
 
     outcomes = [
         [create(cluster.controller_address(number), f"direct-{number}-{again}") for again in range(3)]
@@ -92,8 +92,8 @@ def test_replication_is_exempt(cluster: EmbeddedCluster) -> None:
         rows = [{"name": "replicated", "partition_data": [{"index": 0, "records": batch(b"x" * 5000)}]}]
         for _ in range(3):  # a new connection each: the client itself is muted for its share of the time
             with Wire(cluster.address(leader), client_id="producer") as wire:
-                answer = wire.call("produce", 12, acks=-1, timeout_ms=10_000, topic_data=rows)
-                assert answer.responses[0].partition_responses[0].error_code == 0
+                response = wire.call("produce", 12, acks=-1, timeout_ms=10_000, topic_data=rows)
+                assert response.responses[0].partition_responses[0].error_code == 0
     finally:
         with Wire(cluster.address(2), client_id="admin") as wire:
             set_quota(wire, quota, consumer_byte_rate=None, request_percentage=None)
@@ -101,9 +101,9 @@ def test_replication_is_exempt(cluster: EmbeddedCluster) -> None:
 
 def _produce(wire: Wire, partition: int) -> int:
     rows = [{"name": "limited", "partition_data": [{"index": partition, "records": batch(b"x" * 5000)}]}]
-    answer = wire.call("produce", 12, acks=-1, timeout_ms=10_000, topic_data=rows)
-    assert answer.responses[0].partition_responses[0].error_code == 0
-    return int(answer.throttle_time_ms)
+    response = wire.call("produce", 12, acks=-1, timeout_ms=10_000, topic_data=rows)
+    assert response.responses[0].partition_responses[0].error_code == 0
+    return int(response.throttle_time_ms)
 
 
 def _count(found: int, wanted: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import TIMEOUT_SECONDS, eventually
 from tests.wire import Wire, batch, fetch_fields
 
 _numbers = itertools.count()
@@ -47,8 +47,8 @@ def topic(admin: Wire) -> str:
 def alter(wire: Wire, parts: dict[str, str | None], version: int = 1, **values: float | None) -> Message:
     entity = [{"entity_type": kind.replace("_", "-"), "entity_name": name} for kind, name in parts.items()]
     ops = [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in values.items()]
-    answer = wire.call("alter_client_quotas", version, entries=[{"entity": entity, "ops": ops}], validate_only=False)
-    row: Message = answer.entries[0]
+    response = wire.call("alter_client_quotas", version, entries=[{"entity": entity, "ops": ops}], validate_only=False)
+    row: Message = response.entries[0]
     return row
 
 
@@ -59,23 +59,23 @@ def set_quota(wire: Wire, parts: dict[str, str | None], **values: float | None) 
 
 def describe(wire: Wire, *components: tuple[str, int, str | None], strict: bool = False) -> list[Message]:
     rows = [{"entity_type": kind, "match_type": match, "match": name} for kind, match, name in components]
-    answer = wire.call("describe_client_quotas", 1, components=rows, strict=strict)
-    assert answer.error_code == 0
-    return list(answer.entries)
+    response = wire.call("describe_client_quotas", 1, components=rows, strict=strict)
+    assert response.error_code == 0
+    return list(response.entries)
 
 
 def produce(wire: Wire, topic: str, size: int) -> int:
     """Produces one batch; the throttle time in the response."""
     rows = [{"name": topic, "partition_data": [{"index": 0, "records": batch(b"x" * size)}]}]
-    answer = wire.call("produce", 12, acks=-1, timeout_ms=10_000, topic_data=rows)
-    assert answer.responses[0].partition_responses[0].error_code == 0
-    return int(answer.throttle_time_ms)
+    response = wire.call("produce", 12, acks=-1, timeout_ms=10_000, topic_data=rows)
+    assert response.responses[0].partition_responses[0].error_code == 0
+    return int(response.throttle_time_ms)
 
 
 def fetch(wire: Wire, topic: str, offset: int = 0) -> tuple[int, Any]:
-    answer = wire.call("fetch", 12, **fetch_fields([(topic, 0, offset)]))
-    rows = answer.responses
-    return answer.throttle_time_ms, rows[0].partitions[0].records if rows else None
+    response = wire.call("fetch", 12, **fetch_fields([(topic, 0, offset)]))
+    rows = response.responses
+    return response.throttle_time_ms, rows[0].partitions[0].records if rows else None
 
 
 def test_alter_and_describe_in_both_versions(admin: Wire) -> None:
@@ -96,10 +96,10 @@ def test_bad_values_are_refused(admin: Wire, value: float) -> None:
 
 
 def test_bad_filters_are_refused(admin: Wire) -> None:
-    answer = admin.call(
+    response = admin.call(
         "describe_client_quotas", 1, components=[{"entity_type": "x", "match_type": 0, "match": "y"}], strict=False
     )
-    assert (answer.error_code, answer.entries) == (ErrorCode.UNSUPPORTED_VERSION, None)
+    assert (response.error_code, response.entries) == (ErrorCode.UNSUPPORTED_VERSION, None)
 
 
 def test_a_producer_is_throttled_and_then_goes_on(broker: EmbeddedBroker, admin: Wire, topic: str) -> None:
@@ -162,16 +162,16 @@ def test_a_session_goes_on_after_a_throttled_fetch(broker: EmbeddedBroker, admin
     with Wire(broker.bootstrap_servers, client_id="session") as wire:
         session, epoch, throttles, offset = 0, 0, 0, 0
         while offset < 2:
-            answer = wire.call(
+            response = wire.call(
                 "fetch", 12, **fetch_fields([(topic, 0, offset)], session_id=session, session_epoch=epoch)
             )
-            assert answer.error_code == 0
-            if answer.throttle_time_ms:
+            assert response.error_code == 0
+            if response.throttle_time_ms:
                 throttles += 1
-                assert not answer.responses
-            elif answer.responses and answer.responses[0].partitions[0].records:
+                assert not response.responses
+            elif response.responses and response.responses[0].partitions[0].records:
                 offset += 1
-            session = answer.session_id
+            session = response.session_id
             epoch = epoch + 1 if session else 0
         assert throttles
 
@@ -260,7 +260,7 @@ def test_quotas_survive_a_restart(broker: EmbeddedBroker, admin: Wire, topic: st
 def metrics(broker: EmbeddedBroker) -> str:
     from urllib.request import urlopen
 
-    with urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=PATIENCE_S) as page:
+    with urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=TIMEOUT_SECONDS) as page:
         return str(page.read().decode())
 
 

@@ -64,8 +64,8 @@ def test_who_is_no_replica_gets_nothing_of_what_is_not_committed(replicated: Rep
 def test_a_fetch_of_another_cluster_is_refused(replicated: Replicated) -> None:
     topic = replicated.create([1, 2])
     rows = [{"topic": topic, "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]}]
-    answer = replicated.wire(1).call("fetch", 12, cluster_id="another", max_wait_ms=0, min_bytes=1, topics=rows)
-    assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+    response = replicated.wire(1).call("fetch", 12, cluster_id="another", max_wait_ms=0, min_bytes=1, topics=rows)
+    assert response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
 def test_a_deposed_leader_gives_up_what_no_one_else_had(replicated: Replicated) -> None:
@@ -74,7 +74,7 @@ def test_a_deposed_leader_gives_up_what_no_one_else_had(replicated: Replicated) 
     for number in range(20):
         assert wire.produce(topic, batch(b"kept %d" % number)).error_code == 0
     replicated.cluster.pause(2)
-    # The follower's last fetch is at the leader, and may be answered with this: it reads it when it goes on.
+    # The follower's last fetch is at the leader, and may get this as its response: it reads it when it goes on.
     assert wire.produce(topic, batch(b"perhaps"), acks=1).error_code == 0
     for number in range(10):
         assert wire.produce(topic, batch(b"lost %d" % number), acks=1).error_code == 0
@@ -129,8 +129,8 @@ def test_a_topic_that_was_made_again_while_a_follower_was_away(replicated: Repli
     for topic in topics:
         replicated.wait_for(topic, isr={1}, asked=1)
     deleted = [{"name": topic, "topic_id": UUID(int=0)} for topic in topics]
-    answer = replicated.wire(1).call("delete_topics", 6, topics=deleted, timeout_ms=20_000)
-    assert all(row.error_code == 0 for row in answer.responses), answer
+    response = replicated.wire(1).call("delete_topics", 6, topics=deleted, timeout_ms=20_000)
+    assert all(row.error_code == 0 for row in response.responses), response
     made = [
         {
             "name": topic,
@@ -141,8 +141,8 @@ def test_a_topic_that_was_made_again_while_a_follower_was_away(replicated: Repli
         }
         for topic in topics
     ]
-    answer = replicated.wire(1).call("create_topics", 7, topics=made, timeout_ms=20_000)
-    assert all(row.error_code == 0 for row in answer.topics), answer
+    response = replicated.wire(1).call("create_topics", 7, topics=made, timeout_ms=20_000)
+    assert all(row.error_code == 0 for row in response.topics), response
     data = replicated.cluster.data_dir(2)
     (data / f"{topics[1]}-0" / "partition.metadata").write_text("damaged")
     for topic in topics:

@@ -28,13 +28,13 @@ def has_setting(replicated: Replicated, asked: int, kind: int, name: str, settin
 
 
 def reassign(replicated: Replicated, topic: str, replicas: list[int]) -> None:
-    answer = replicated.wire(1).call(
+    response = replicated.wire(1).call(
         "alter_partition_reassignments",
         0,
         timeout_ms=20_000,
         topics=[{"name": topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}],
     )
-    assert answer.error_code == 0 and answer.responses[0].partitions[0].error_code == 0, answer
+    assert response.error_code == 0 and response.responses[0].partitions[0].error_code == 0, response
 
 
 @pytest.mark.parametrize(("side", "broker"), [("leader", "1"), ("follower", "2")])

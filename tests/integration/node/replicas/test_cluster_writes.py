@@ -29,17 +29,17 @@ def test_a_node_that_does_not_lead_says_who_does(replicated: Replicated) -> None
     topic = replicated.create([1, 2])
     host, _, port = replicated.cluster.address(1).rpartition(":")
     for number in (2, 3):
-        answer = replicated.wire(number).call(
+        response = replicated.wire(number).call(
             "produce",
             12,
             acks=-1,
             timeout_ms=1000,
             topic_data=[{"name": topic, "partition_data": [{"index": 0, "records": batch(b"x")}]}],
         )
-        row = answer.responses[0].partition_responses[0]
+        row = response.responses[0].partition_responses[0]
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert row.current_leader.leader_id == 1
-        assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [(1, host, int(port))]
+        assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(1, host, int(port))]
         epoch = replicated.partition(topic, asked=number).leader_epoch
         assert row.current_leader.leader_epoch == epoch
         assert replicated.end(number, topic).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -82,8 +82,8 @@ def test_a_producer_that_does_not_wait_long_is_told(replicated: Replicated) -> N
     topic = replicated.create([1, 2])
     replicated.cluster.pause(2)
     rows = [{"name": topic, "partition_data": [{"index": 0, "records": batch(b"x")}]}]
-    answer = replicated.wire(1).call("produce", 12, acks=-1, timeout_ms=200, topic_data=rows)
-    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    response = replicated.wire(1).call("produce", 12, acks=-1, timeout_ms=200, topic_data=rows)
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     replicated.cluster.resume(2)
 
 
@@ -92,8 +92,8 @@ def test_deleted_records_are_gone_on_all_replicas(replicated: Replicated) -> Non
     for number in range(5):
         replicated.wire(1).produce(topic, batch(b"%d" % number))
     rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 3}]}]
-    answer = replicated.wire(1).call("delete_records", 2, topics=rows, timeout_ms=10_000)
-    row = answer.topics[0].partitions[0]
+    response = replicated.wire(1).call("delete_records", 2, topics=rows, timeout_ms=10_000)
+    row = response.topics[0].partitions[0]
     assert (row.error_code, row.low_watermark) == (0, 3)
     for number in (2, 3):
         assert replicated.fetch(number, topic, 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE

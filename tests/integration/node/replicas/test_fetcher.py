@@ -28,7 +28,7 @@ from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import real_environment
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.tiered_part import TierStart
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 TOPIC_ID = UUID(int=77)
 AT = TopicPartition(TopicName("t"), 0)
@@ -36,11 +36,11 @@ NOT_LED = PartitionState(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=5, 
 
 
 class Leader:
-    """Answers Fetch with what it is told to; every connection is one task."""
+    """Responds to Fetch as the test says; every connection is one task."""
 
-    def __init__(self, answer: Callable[[Message, int], bytes | None]) -> None:
-        """`answer` gets the request and how many there were before; None closes the connection."""
-        self._answer = answer
+    def __init__(self, respond: Callable[[Message, int], bytes | None]) -> None:
+        """`respond` gets the request and how many there were before; None closes the connection."""
+        self._respond = respond
         self.fetches: list[Message] = []
         self.cut_at: int | None = None
         self.address = ("127.0.0.1", 0)
@@ -71,7 +71,7 @@ class Leader:
                     head += b"\0"
                     request = request_schema("fetch").read(cursor, version)
                     self.fetches.append(request)
-                    body = self._answer(request, len(self.fetches) - 1)
+                    body = self._respond(request, len(self.fetches) - 1)
                 else:
                     head += b"\0"
                     asked = request_schema("list_offsets").read(cursor, version).topics[0].partitions[0]
@@ -106,8 +106,8 @@ def fetched(
         "log_start_offset": 0,
     }
     row |= {"records": records, **fields}
-    answer = {"session_id": session, "responses": [{"topic_id": TOPIC_ID, "partitions": [row]}]}
-    return response_schema("fetch").encode(answer, 18)
+    respond = {"session_id": session, "responses": [{"topic_id": TOPIC_ID, "partitions": [row]}]}
+    return response_schema("fetch").encode(respond, 18)
 
 
 def nothing(session: int = 3) -> bytes:
@@ -196,7 +196,7 @@ class Follower:
         self.fetcher.add(self.partition)
 
     async def until(self, check: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not check():  # noqa: ASYNC110  # what is waited for is in another object
                 await asyncio.sleep(0.005)
 
@@ -234,13 +234,13 @@ def run(tmp_path: Path) -> Iterator[Callable[[Scenario], None]]:
 
 
 def test_what_the_leader_has_is_copied_and_shown_when_it_is_committed(run: Callable[[Scenario], None]) -> None:
-    def answer(request: Message, count: int) -> bytes:
+    def respond(request: Message, count: int) -> bytes:
         if count == 0:
             return fetched(batches(0, 3) + batches(3, 1)[:-5], high_watermark=2)  # the last one is cut short
         return fetched(high_watermark=3) if count == 1 else nothing()
 
     async def scenario(follower: Follower) -> None:
-        async with Leader(answer) as leader:
+        async with Leader(respond) as leader:
             follower.follow(leader)
             await follower.until(lambda: follower.partition.high_watermark == 3)
             assert follower.content() == batches(0, 3)
@@ -258,14 +258,14 @@ def test_what_the_leader_has_is_copied_and_shown_when_it_is_committed(run: Calla
 def test_a_leader_that_dies_at_any_byte_leaves_a_clean_log(run: Callable[[Scenario], None]) -> None:
     size = len(fetched(batches(0, 2), high_watermark=2)) + 9
 
-    def answer(request: Message, count: int) -> bytes:
+    def respond(request: Message, count: int) -> bytes:
         if not request.topics:
             return nothing()
         offset = request.topics[0].partitions[0].fetch_offset
         return fetched(batches(offset, 2), high_watermark=offset)
 
     async def scenario(follower: Follower) -> None:
-        async with Leader(answer) as leader:
+        async with Leader(respond) as leader:
             rng = random.Random(1)
             cuts = [0, 1, 3, 4, 5, size - 1, *(rng.randrange(size) for _ in range(20))]
             leader.cut_at = cuts.pop()
@@ -290,7 +290,7 @@ def test_a_leader_that_dies_at_any_byte_leaves_a_clean_log(run: Callable[[Scenar
 def test_damaged_batches_are_not_taken(run: Callable[[Scenario], None]) -> None:
     good = batches(0, 3)
 
-    def answer(request: Message, count: int) -> bytes:
+    def respond(request: Message, count: int) -> bytes:
         if count < 5:
             damaged = bytearray(good)
             damaged[-1 - count] ^= 1
@@ -298,7 +298,7 @@ def test_damaged_batches_are_not_taken(run: Callable[[Scenario], None]) -> None:
         return fetched(good, high_watermark=3) if count == 5 else nothing()
 
     async def scenario(follower: Follower) -> None:
-        async with Leader(answer) as leader:
+        async with Leader(respond) as leader:
             follower.follow(leader)
             await follower.until(lambda: follower.end == 3)
             assert follower.content() == good and len(leader.fetches) >= 6
@@ -307,7 +307,7 @@ def test_damaged_batches_are_not_taken(run: Callable[[Scenario], None]) -> None:
 
 
 def test_a_diverging_epoch_cuts_back(run: Callable[[Scenario], None]) -> None:
-    def answer(request: Message, count: int) -> bytes:
+    def respond(request: Message, count: int) -> bytes:
         if count == 0:
             return fetched(batches(0, 5), high_watermark=2)
         if count == 1:
@@ -319,7 +319,7 @@ def test_a_diverging_epoch_cuts_back(run: Callable[[Scenario], None]) -> None:
         return nothing()
 
     async def scenario(follower: Follower) -> None:
-        async with Leader(answer) as leader:
+        async with Leader(respond) as leader:
             follower.follow(leader)
             await follower.until(lambda: follower.partition.high_watermark == 4)
             assert follower.content() == batches(0, 3) + batches(3, 1, epoch=5)
@@ -329,13 +329,13 @@ def test_a_diverging_epoch_cuts_back(run: Callable[[Scenario], None]) -> None:
 
 
 def test_out_of_range_starts_again_where_the_leader_begins(run: Callable[[Scenario], None]) -> None:
-    def answer(request: Message, count: int) -> bytes:
+    def respond(request: Message, count: int) -> bytes:
         if count == 0:
             return fetched(error=ErrorCode.OFFSET_OUT_OF_RANGE)
         return fetched(batches(6, 3), high_watermark=9) if count == 1 else nothing()
 
     async def scenario(follower: Follower) -> None:
-        async with Leader(answer) as leader:
+        async with Leader(respond) as leader:
             follower.follow(leader)
             await follower.until(lambda: follower.end == 9)
             assert follower.partition.log.log_start_offset == 6
@@ -347,7 +347,7 @@ def test_out_of_range_starts_again_where_the_leader_begins(run: Callable[[Scenar
     "error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH], ids=lambda code: code.name
 )
 def test_a_session_that_is_gone_is_begun_again(error: ErrorCode, run: Callable[[Scenario], None]) -> None:
-    def answer(request: Message, count: int) -> bytes:
+    def respond(request: Message, count: int) -> bytes:
         if count == 0:
             return fetched(batches(0, 1), high_watermark=0)
         if count == 1:
@@ -355,7 +355,7 @@ def test_a_session_that_is_gone_is_begun_again(error: ErrorCode, run: Callable[[
         return fetched(batches(1, 1), high_watermark=2, session=4) if count == 2 else nothing(4)
 
     async def scenario(follower: Follower) -> None:
-        async with Leader(answer) as leader:
+        async with Leader(respond) as leader:
             follower.follow(leader)
             await follower.until(lambda: follower.end == 2)
             third = leader.fetches[2]
@@ -365,24 +365,24 @@ def test_a_session_that_is_gone_is_begun_again(error: ErrorCode, run: Callable[[
 
 
 def test_a_leader_without_room_for_sessions(run: Callable[[Scenario], None]) -> None:
-    def answer(request: Message, count: int) -> bytes:
+    def respond(request: Message, count: int) -> bytes:
         assert request.session_epoch == 0
         offset = request.topics[0].partitions[0].fetch_offset
         return fetched(batches(offset, 1) if offset < 5 else b"", high_watermark=offset, session=0)
 
     async def scenario(follower: Follower) -> None:
-        async with Leader(answer) as leader:
+        async with Leader(respond) as leader:
             follower.follow(leader)
             await follower.until(lambda: follower.partition.high_watermark == 5)
 
     run(scenario)
 
 
-def test_an_answer_of_an_earlier_leadership_is_dropped(run: Callable[[Scenario], None]) -> None:
+def test_a_response_of_an_earlier_leadership_is_dropped(run: Callable[[Scenario], None]) -> None:
     async def scenario(follower: Follower) -> None:
-        def answer(request: Message, count: int) -> bytes:
+        def respond(request: Message, count: int) -> bytes:
             if count == 0:
-                # While this answer is under way, the follower hears of another epoch of the same leader.
+                # While this response is under way, the follower hears of another epoch of the same leader.
                 follower.partition.become_follower(
                     PartitionState(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=6, partition_epoch=1)
                 )
@@ -393,7 +393,7 @@ def test_an_answer_of_an_earlier_leadership_is_dropped(run: Callable[[Scenario],
                 return fetched(batches(0, 1), high_watermark=1)
             return nothing()
 
-        async with Leader(answer) as leader:
+        async with Leader(respond) as leader:
             follower.follow(leader)
             await follower.until(lambda: follower.end == 1)
 
@@ -413,14 +413,14 @@ def test_a_new_partition_does_not_wait_for_a_fetch_that_does(run: Callable[[Scen
                 await reader.read()  # says nothing at all until the other side hangs up
                 writer.close()
 
-        def answer(request: Message, count: int) -> bytes:
+        def respond(request: Message, count: int) -> bytes:
             return fetched(batches(0, 1), high_watermark=1) if count == 0 else nothing()
 
-        async with Slow(answer) as leader:
+        async with Slow(respond) as leader:
             follower.follow(leader)
             await hang.wait()
             follower.fetcher.add(follower.partition)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await follower.until(lambda: follower.end == 1)
 
     run(scenario)

@@ -19,7 +19,7 @@ from millstream.raw_client import TopicPartition as Partition
 from millstream.raw_client.errors import RefusedError
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import NodeProcessError
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire, batch
 
 ORDERS = Partition("orders", 0)
@@ -54,7 +54,9 @@ def _home(broker: EmbeddedBroker, at: Partition) -> str:
 
 def _create(broker: EmbeddedBroker, name: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(name, partitions, 1)], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, partitions, 1)], operation_timeout=TIMEOUT_SECONDS)[name].result(
+        TIMEOUT_SECONDS
+    )
 
 
 class Writer:
@@ -76,7 +78,7 @@ class Writer:
             for _ in range(100):
                 self._producer.produce("orders", f"{number:08d}".encode() + bytes(500), on_delivery=self._delivered)
                 number += 1
-            self._producer.flush(PATIENCE_S)
+            self._producer.flush(TIMEOUT_SECONDS)
             self._stopped.wait(0.01)  # the moves need the processor too
 
     def _delivered(self, error: object, message: object) -> None:
@@ -87,7 +89,7 @@ class Writer:
 
     def stop(self) -> int:
         self._stopped.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_SECONDS)
         assert not self.errors, self.errors[:3]
         return self.acked
 
@@ -225,7 +227,7 @@ def test_a_branch_is_in_the_directories_of_its_parent_and_whole_after_a_kill(
     asking.start()
     until(lambda: any(list(disk.glob("copy-*")) for disk in disks), "no part of the branch is there")
     broker.kill()
-    asking.join(PATIENCE_S)
+    asking.join(TIMEOUT_SECONDS)
     broker.start()
     places = [Partition("copy", number) for number in range(partitions)]
 
@@ -276,7 +278,7 @@ def test_refused_moves_a_second_copy_of_a_log_and_a_directory_of_another_node(
         ],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
     assert refused.returncode != 0 and f"{disks[1]} belongs to node 7, but node.id=1" in refused.stderr

@@ -67,7 +67,7 @@ def test_descriptors_close_with_their_last_reference(disk: RealDisk, tmp_path: P
         os.fstat(fd)
 
 
-def test_residency(disk: RealDisk, tmp_path: Path) -> None:
+def test_residency_tells_what_is_in_the_page_cache(disk: RealDisk, tmp_path: Path) -> None:
     file = disk.create(str(tmp_path / "f"))
     file.write_at(0, b"x" * (1 << 20))
     assert file.is_resident(0, 1 << 20)
@@ -93,7 +93,7 @@ def test_residency_where_the_platform_cannot_tell(
     assert file.is_resident(0, 1)
 
 
-def test_files_and_directories(disk: RealDisk, tmp_path: Path) -> None:
+def test_files_and_directories_are_written_listed_and_deleted(disk: RealDisk, tmp_path: Path) -> None:
     root = str(tmp_path / "a" / "b")
     disk.make_directory(root)
     disk.make_directory(root)
@@ -118,7 +118,7 @@ def test_files_and_directories(disk: RealDisk, tmp_path: Path) -> None:
         disk.open(f"{root}/one")
 
 
-def test_maps(disk: RealDisk, tmp_path: Path) -> None:
+def test_a_mapped_file_outlives_its_name(disk: RealDisk, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abcdef")
     (tmp_path / "empty").write_bytes(b"")
     mapped = disk.map(str(tmp_path / "f"))

@@ -57,6 +57,6 @@ def scram_user(broker: EmbeddedBroker) -> str:
     with Wire(broker.bootstrap_servers) as admin:
         plain(admin)
         rows = [upsertion("sam", "scram-secret-1", mechanism) for mechanism in SCRAM_MECHANISMS]
-        answer = admin.call("alter_user_scram_credentials", 0, deletions=[], upsertions=rows)
-        assert [(row.user, row.error_code) for row in answer.results] == [("sam", 0)]
+        response = admin.call("alter_user_scram_credentials", 0, deletions=[], upsertions=rows)
+        assert [(row.user, row.error_code) for row in response.results] == [("sam", 0)]
     return "sam"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millstream.raw_client import Cluster
 from millstream.testing.node_process import NodeProcess, free_ports
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tools import apache_kafka
 
 USERS = ("admin", "nothing", "exact", "alice")
@@ -77,7 +77,7 @@ def secured_millstream(directory: Path, more: dict[str, str] | None = None) -> I
     listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
     given = {"listeners": listeners, **settings(), **(more or {})}
     arguments = ["--data-dir", str(directory / "data"), *in_a_file(directory / "broker.properties", given)]
-    process = NodeProcess("the broker", arguments, directory / "broker.log", stop_timeout=PATIENCE_S)
+    process = NodeProcess("the broker", arguments, directory / "broker.log", stop_timeout=TIMEOUT_SECONDS)
     process.spawn()
     try:
         process.wait_until_ready(60)
@@ -107,7 +107,7 @@ def secured_pair(directory: Path) -> Iterator[Secured]:
             del given["inter.broker.listener.name"]
         arguments = ["--data-dir", str(directory / role), "--no-http"]
         arguments += in_a_file(directory / f"{role}.properties", given)
-        processes.append(NodeProcess(role, arguments, directory / f"{role}.log", stop_timeout=PATIENCE_S))
+        processes.append(NodeProcess(role, arguments, directory / f"{role}.log", stop_timeout=TIMEOUT_SECONDS))
     try:
         for process in processes:
             process.spawn()

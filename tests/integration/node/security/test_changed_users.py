@@ -12,7 +12,7 @@ import pytest
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.integration.node.security.secured_broker import in_a_file
 from tests.sasl import MODULES, authenticate, handshake, plain
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 NAME = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
@@ -40,7 +40,7 @@ class Started:
         }
         self.log_file = directory / "broker.log"
         arguments = ["--data-dir", str(directory / "data"), "--no-http", *in_a_file(directory / "settings", given)]
-        self.process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=PATIENCE_S)
+        self.process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=TIMEOUT_SECONDS)
 
     def write(self, **users: str) -> None:
         self.secrets.write_text(f"jaas={module(**users)}\n")
@@ -69,12 +69,12 @@ def broker(tmp_path: Path) -> Iterator[Started]:
 def alter(wire: Wire, value: str | None, operation: int = 0) -> tuple[int, str]:
     configs = [{"name": NAME, "config_operation": operation, "value": value}]
     resources = [{"resource_type": BROKER, "resource_name": "1", "configs": configs}]
-    answer = wire.call("incremental_alter_configs", 1, resources=resources, validate_only=False)
-    (row,) = answer.responses
+    response = wire.call("incremental_alter_configs", 1, resources=resources, validate_only=False)
+    (row,) = response.responses
     return row.error_code, row.error_message or ""
 
 
-def test_by_settings_of_the_broker(broker: Started) -> None:
+def test_users_are_changed_by_settings_of_the_broker(broker: Started) -> None:
     with Wire(broker.address) as wire:
         assert not plain(wire, "admin", "one").error_code
         assert alter(wire, module(admin="one", carol="secret-of-carol")) == (0, "")
@@ -91,8 +91,8 @@ def test_by_settings_of_the_broker(broker: Started) -> None:
         for value, expected in ((module(), INVALID_CONFIG), (module(admin="one", dora="d"), 0)):
             configs = [{"name": NAME, "value": value}]
             resources = [{"resource_type": BROKER, "resource_name": "1", "configs": configs}]
-            answer = wire.call("alter_configs", 2, resources=resources, validate_only=False)
-            assert [each.error_code for each in answer.responses] == [expected], answer
+            response = wire.call("alter_configs", 2, resources=resources, validate_only=False)
+            assert [each.error_code for each in response.responses] == [expected], response
         until(lambda: broker.accepts("dora", "d"))
     broker.process.reap(signal.SIGTERM)
     broker.process.spawn()

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.sasl import MODULES, plain, scram, upsertion
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 NODES = (1, 2, 3)
@@ -66,14 +66,14 @@ def test_nodes_authenticate_to_each_other_and_survive_a_kill(cluster: EmbeddedCl
         "sasl.password": PASSWORD,
     }
     admin = AdminClient(client)
-    admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "2"})])["t"].result(PATIENCE_S)
+    admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "2"})])["t"].result(TIMEOUT_SECONDS)
     producer = Producer({**client, "acks": "all"})
     failures: list[object] = []
 
     def write(first: int) -> None:
         for number in range(first, first + 30):
             producer.produce("t", str(number), on_delivery=lambda error, _: failures.append(error) if error else None)
-        assert producer.flush(PATIENCE_S) == 0 and not failures
+        assert producer.flush(TIMEOUT_SECONDS) == 0 and not failures
 
     write(0)
     cluster.kill(3)
@@ -81,8 +81,8 @@ def test_nodes_authenticate_to_each_other_and_survive_a_kill(cluster: EmbeddedCl
     with Wire(cluster.address(1)) as wire:
         plain(wire)
         rows = [upsertion("later", "later-secret", "SCRAM-SHA-256")]
-        answer = wire.call("alter_user_scram_credentials", 0, deletions=[], upsertions=rows)
-        assert [row.error_code for row in answer.results] == [0]
+        response = wire.call("alter_user_scram_credentials", 0, deletions=[], upsertions=rows)
+        assert [row.error_code for row in response.results] == [0]
     cluster.start(3)
 
     def can_log_in_at_3() -> bool:

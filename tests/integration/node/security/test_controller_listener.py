@@ -12,7 +12,7 @@ from millstream.node.consensus.quorum.metadata_log import METADATA_TOPIC_ID
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.integration.node.security.secured_broker import in_a_file
 from tests.sasl import plain
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -38,7 +38,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     }
     arguments = ["--data-dir", str(directory / "data"), "--no-http"]
     arguments += in_a_file(directory / "controller.properties", settings)
-    process = NodeProcess("the controller", arguments, directory / "controller.log", stop_timeout=PATIENCE_S)
+    process = NodeProcess("the controller", arguments, directory / "controller.log", stop_timeout=TIMEOUT_SECONDS)
     process.spawn()
     try:
         process.wait_until_ready(60)

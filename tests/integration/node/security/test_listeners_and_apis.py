@@ -69,7 +69,7 @@ def is_served(pair: Secured, listener: str, key: int, version: int) -> bool:
 
 
 @pytest.mark.parametrize("listener", ["SASL", "PLAINTEXT", "CONTROLLER"])
-def test_what_is_offered(pair: Secured, listener: str) -> None:
+def test_each_listener_offers_its_apis(pair: Secured, listener: str) -> None:
     found = set(offered(pair, listener))
     if listener == "CONTROLLER":
         assert keys(OF_NODES) <= found

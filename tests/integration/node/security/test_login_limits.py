@@ -12,7 +12,7 @@ import pytest
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.integration.node.security.secured_broker import in_a_file, settings
 from tests.sasl import handshake, plain
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 MOST = 6
@@ -30,7 +30,7 @@ class Broker:
         }
         self.log_file = directory / "broker.log"
         arguments = ["--data-dir", str(directory / "data"), "--no-http", *in_a_file(directory / "settings", given)]
-        self.process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=PATIENCE_S)
+        self.process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=TIMEOUT_SECONDS)
 
 
 @pytest.fixture(scope="module")

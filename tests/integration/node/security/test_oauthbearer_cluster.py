@@ -18,17 +18,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.sasl import ISSUER, MODULES
 from tests.token_service import TokenService
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 NODES = (1, 2, 3)
 SECRET = "secret-of-the-nodes"
-LIVES_S = 6
+LIVES_SECONDS = 6
 """A session ends with its token."""
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[TokenService]:
-    with TokenService(tmp_path, {"nodes": SECRET}, LIVES_S).running() as running:
+    with TokenService(tmp_path, {"nodes": SECRET}, LIVES_SECONDS).running() as running:
         yield running
 
 
@@ -39,7 +39,7 @@ def token_file(service: TokenService, tmp_path: Path) -> Iterator[Path]:
 
     def renew() -> None:
         while True:
-            path.with_suffix(".new").write_text(service.issuer.token("nodes", lives_s=LIVES_S))
+            path.with_suffix(".new").write_text(service.issuer.token("nodes", lives_s=LIVES_SECONDS))
             path.with_suffix(".new").replace(path)
             if ended.wait(1):
                 return
@@ -84,13 +84,13 @@ def test_nodes_authenticate_by_tokens_and_renew_them(service: TokenService, toke
         }
         admin = AdminClient(client)
         admin.poll(0)
-        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(PATIENCE_S)
+        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(TIMEOUT_SECONDS)
         producer = Producer({**client, "acks": "all"})
         failures: list[object] = []
 
         def write() -> None:
             producer.produce("t", b"x", on_delivery=lambda error, _: failures.append(error) if error else None)
-            assert producer.flush(PATIENCE_S) == 0 and not failures
+            assert producer.flush(TIMEOUT_SECONDS) == 0 and not failures
 
         write()
         before = len(service.given)

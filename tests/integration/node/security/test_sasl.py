@@ -29,7 +29,7 @@ from tests.sasl import (
     scram,
     upsertion,
 )
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Closed, Wire, framed, request
 
 FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -72,8 +72,8 @@ def test_requests_that_do_not_wait_for_the_login_are_refused(wire: Wire) -> None
     wire.call("sasl_handshake", 1, mechanism="PLAIN")
     login = framed(request("sasl_authenticate", 2, {"auth_bytes": b"\0admin\0wrong"}, 7))
     wire.send_raw(login + framed(request("metadata", 12, {"topics": None}, 8)))
-    correlation_id, answer = wire.receive("sasl_authenticate", 2)
-    assert (correlation_id, answer.error_code) == (7, FAILED)
+    correlation_id, response = wire.receive("sasl_authenticate", 2)
+    assert (correlation_id, response.error_code) == (7, FAILED)
     assert wire.is_closed()
 
 
@@ -88,21 +88,21 @@ def test_the_response_to_a_failed_login_is_delayed(wire: Wire, user: str) -> Non
 
 
 def test_an_unknown_mechanism_gets_the_enabled_ones(wire: Wire) -> None:
-    answer = handshake(wire, "GSSAPI")
-    assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-    assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+    response = handshake(wire, "GSSAPI")
+    assert response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    assert response.mechanisms == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     assert wire.is_closed()
 
 
-def test_a_password(connect: Connect) -> None:
+def test_a_right_password_logs_in_and_a_wrong_one_does_not(connect: Connect) -> None:
     wire = connect()
-    answer = plain(wire, "alice", PASSWORD)
-    assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (0, b"", 0)
+    response = plain(wire, "alice", PASSWORD)
+    assert (response.error_code, response.auth_bytes, response.session_lifetime_ms) == (0, b"", 0)
     assert is_served(wire)
     for user, password in (("alice", "wrong"), ("nobody", PASSWORD)):
         other = connect()
-        answer = plain(other, user, password)
-        assert (answer.error_code, answer.error_message) == (
+        response = plain(other, user, password)
+        assert (response.error_code, response.error_message) == (
             FAILED, "Authentication failed: Invalid username or password",
         )  # fmt: skip
         assert other.is_closed()
@@ -145,13 +145,13 @@ def test_large_and_truncated_frames(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_scram_login(wire: Wire, scram_user: str, mechanism: str) -> None:
+def test_a_scram_user_logs_in(wire: Wire, scram_user: str, mechanism: str) -> None:
     assert scram(wire, mechanism, scram_user, "scram-secret-1").error_code == 0
     assert is_served(wire)
 
 
 def test_unknown_users_cannot_be_told_from_wrong_passwords(connect: Connect, scram_user: str) -> None:
-    answers, salts = [], []
+    responses, salts = [], []
     for user in (scram_user, "nobody", "nobody"):
         wire = connect()
         handshake(wire, "SCRAM-SHA-256")
@@ -159,11 +159,11 @@ def test_unknown_users_cannot_be_told_from_wrong_passwords(connect: Connect, scr
         fields = dict(part.split("=", 1) for part in first.split(","))
         salts.append(fields["s"])
         final = authenticate(wire, f"c=biws,r={fields['r']},p={'A' * 43}=".encode())
-        answers.append((len(fields["s"]), fields["i"], final.error_code, final.error_message))
+        responses.append((len(fields["s"]), fields["i"], final.error_code, final.error_message))
         assert wire.is_closed()
-    assert answers[0] == answers[1] == answers[2]
+    assert responses[0] == responses[1] == responses[2]
     assert salts[1] == salts[2] != salts[0]
-    assert answers[0][3] == (
+    assert responses[0][3] == (
         "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
     )
 
@@ -187,8 +187,8 @@ def test_changes_of_users_and_their_errors(wire: Wire, connect: Connect) -> None
 
     def alter(deletions: list[tuple[str, int]], *upsertions: object) -> list[tuple[str, int]]:
         rows = [{"name": name, "mechanism": mechanism} for name, mechanism in deletions]
-        answer = wire.call("alter_user_scram_credentials", 0, deletions=rows, upsertions=list(upsertions))
-        return [(row.user, row.error_code) for row in answer.results]
+        response = wire.call("alter_user_scram_credentials", 0, deletions=rows, upsertions=list(upsertions))
+        return [(row.user, row.error_code) for row in response.results]
 
     new = upsertion("una", "una-password", "SCRAM-SHA-256")
     assert alter([], new) == [("una", 0)]
@@ -218,18 +218,18 @@ def test_changes_of_users_and_their_errors(wire: Wire, connect: Connect) -> None
 
 def bearer(wire: Wire, token: str) -> bool:
     handshake(wire, "OAUTHBEARER")
-    answer = authenticate(wire, oauthbearer_client(token))
-    assert answer.error_code == 0
-    if not answer.auth_bytes:
-        assert answer.session_lifetime_ms > 0
+    response = authenticate(wire, oauthbearer_client(token))
+    assert response.error_code == 0
+    if not response.auth_bytes:
+        assert response.session_lifetime_ms > 0
         return is_served(wire)
-    assert answer.auth_bytes == b'{"status":"invalid_token"}'
+    assert response.auth_bytes == b'{"status":"invalid_token"}'
     assert authenticate(wire, b"\x01").error_code == FAILED
     assert wire.is_closed()
     return False
 
 
-def test_tokens(connect: Connect, issuer: Issuer) -> None:
+def test_only_valid_tokens_log_in(connect: Connect, issuer: Issuer) -> None:
     assert bearer(connect(), issuer.token("tom"))
     assert not bearer(connect(), issuer.token("tom", lives_s=-60))
     assert not bearer(connect(), issuer.token("tom", aud="another-cluster"))
@@ -249,8 +249,8 @@ def test_rotated_keys_are_read_again(connect: Connect, issuer: Issuer) -> None:
 
 def test_a_session_with_an_end(connect: Connect, scram_user: str) -> None:
     wire = connect()
-    answer = scram(wire, "SCRAM-SHA-512", scram_user, "scram-secret-1")
-    assert answer.session_lifetime_ms == 3000
+    response = scram(wire, "SCRAM-SHA-512", scram_user, "scram-secret-1")
+    assert response.session_lifetime_ms == 3000
     assert scram(wire, "SCRAM-SHA-512", scram_user, "scram-secret-1").session_lifetime_ms == 3000
     assert is_served(wire)
     other = connect()
@@ -270,7 +270,7 @@ def test_a_session_with_an_end(connect: Connect, scram_user: str) -> None:
 # Delegation tokens
 
 
-def test_delegation_tokens(connect: Connect) -> None:
+def test_delegation_tokens_log_in(connect: Connect) -> None:
     owner = connect()
     plain(owner, "alice", PASSWORD)
     made = owner.call(
@@ -284,8 +284,8 @@ def test_delegation_tokens(connect: Connect) -> None:
     assert (made.error_code, made.principal_name) == (0, "alice")
     password = base64.b64encode(made.hmac).decode()
     by_token = connect()
-    answer = scram(by_token, "SCRAM-SHA-256", made.token_id, password, {"tokenauth": "true"})
-    assert answer.error_code == 0 and answer.session_lifetime_ms > 0, "the session ends with the token"
+    response = scram(by_token, "SCRAM-SHA-256", made.token_id, password, {"tokenauth": "true"})
+    assert response.error_code == 0 and response.session_lifetime_ms > 0, "the session ends with the token"
     fields: dict[str, Any] = {
         "owner_principal_type": None,
         "owner_principal_name": None,
@@ -326,8 +326,8 @@ def test_only_owners_and_renewers_use_a_token(connect: Connect) -> None:
         ("renew_delegation_token", "renew_period_ms"),
         ("expire_delegation_token", "expiry_time_period_ms"),
     ):
-        answer = other.call(api, 2, hmac=made.hmac, **{period: 100})
-        assert answer.error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+        response = other.call(api, 2, hmac=made.hmac, **{period: 100})
+        assert response.error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
     bad = {**fields, "renewers": [{"principal_type": "Group", "principal_name": "g"}]}
     assert owner.call("create_delegation_token", 3, **bad).error_code == ErrorCode.INVALID_PRINCIPAL_TYPE
 
@@ -335,7 +335,7 @@ def test_only_owners_and_renewers_use_a_token(connect: Connect) -> None:
 # SASL_SSL
 
 
-def test_sasl_after_tls(tmp_path: Path) -> None:
+def test_a_client_logs_in_by_sasl_after_tls(tmp_path: Path) -> None:
     """The same gate behind TLS, with librdkafka; a client without TLS gets nothing."""
     from confluent_kafka.admin import AdminClient
 
@@ -357,15 +357,15 @@ def test_sasl_after_tls(tmp_path: Path) -> None:
             "sasl.username": "alice",
             "sasl.password": "tls-secret",
         }
-        assert AdminClient(client).list_topics(timeout=PATIENCE_S).brokers
+        assert AdminClient(client).list_topics(timeout=TIMEOUT_SECONDS).brokers
         with Wire(broker.bootstrap_servers) as wire, pytest.raises(Closed):
             plain(wire, "alice", "tls-secret")
 
 
 def test_http_gets_probes_and_no_metrics_where_clients_log_in(broker: EmbeddedBroker) -> None:
     url = f"http://{broker.bootstrap_servers}"
-    assert urllib.request.urlopen(f"{url}/livez", timeout=PATIENCE_S).status == 200
+    assert urllib.request.urlopen(f"{url}/livez", timeout=TIMEOUT_SECONDS).status == 200
     with pytest.raises(urllib.error.HTTPError, match="403") as refused:
-        urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_S)
+        urllib.request.urlopen(f"{url}/metrics", timeout=TIMEOUT_SECONDS)
     with refused.value as response:
         assert b"on a listener without SASL" in response.read()

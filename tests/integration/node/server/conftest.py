@@ -13,7 +13,7 @@ import uvloop
 from millstream.node.server.listener import ConnectionLimits, Listener, ListenerTls
 from millstream.node.server.network import SocketListening, SocketNetwork, SocketTransport
 from millstream.node.server.service import FilePart, Parts, Peer, Pending, Refused, Turn
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -131,9 +131,9 @@ class RunningListener:
         async def call() -> object:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(TIMEOUT_SECONDS)
 
-    def answer(self, name: bytes, text: bytes) -> None:
+    def respond(self, name: bytes, text: bytes) -> None:
         self.until(lambda: name in self.service.waiting)
         self.on_loop(lambda: self.service.waiting.pop(name).resolve((struct.pack(">i", len(text)) + text,)))
 

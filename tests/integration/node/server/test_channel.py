@@ -13,17 +13,17 @@ from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import ConnectionLimits, Listener
 from millstream.node.server.network import SocketNetwork
 from millstream.node.server.request import Api, ApiVersions, Context, Response, api
-from tests.waiting import PATIENCE_S, until_async
+from tests.waiting import TIMEOUT_SECONDS, until_async
 
 
 class Server:
-    """Answers ApiVersions and Heartbeat; how it answers the latter is the test's choice."""
+    """Responds to ApiVersions and Heartbeat; the test chooses the response to the latter."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.network = SocketNetwork(loop)
         self.seen: list[tuple[str, int]] = []
-        self.answer: Callable[[Message], Response | Awaitable[Response]] = lambda request: {
+        self.respond: Callable[[Message], Response | Awaitable[Response]] = lambda request: {
             "error_code": request.generation_id
         }
         apis: list[Api] = [api("heartbeat", self._heartbeat)]
@@ -36,12 +36,12 @@ class Server:
 
     def _heartbeat(self, request: Message, context: Context) -> Any:
         self.seen.append((context.client_id, context.version))
-        return self.answer(request)
+        return self.respond(request)
 
     async def ask(self, number: int, timeout_s: float = 10) -> int:
         fields = {"group_id": "g", "generation_id": number, "member_id": "m"}
-        answer = await self.channel.request("heartbeat", fields, timeout_s=timeout_s)
-        return int(answer.error_code)
+        response = await self.channel.request("heartbeat", fields, timeout_s=timeout_s)
+        return int(response.error_code)
 
     def close(self) -> None:
         self.channel.close()
@@ -56,10 +56,10 @@ def run(test: Callable[[Server], Awaitable[None]]) -> None:
         finally:
             server.close()
 
-    asyncio.run(asyncio.wait_for(go(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(go(), TIMEOUT_SECONDS))
 
 
-def test_requests_are_answered_in_their_order_even_when_many_are_in_flight() -> None:
+def test_responses_come_in_order_when_many_requests_are_in_flight() -> None:
     async def test(server: Server) -> None:
         assert await asyncio.gather(*(server.ask(number) for number in range(100))) == list(range(100))
         assert len(server.listener.connections) == 1
@@ -73,7 +73,7 @@ def test_a_broken_connection_fails_what_is_in_flight_and_the_next_request_makes_
         lost: list[bool] = []
         server.channel.on_lost = lambda: lost.append(True)
         assert await server.ask(1) == 1
-        server.answer = lambda request: asyncio.get_running_loop().create_future()
+        server.respond = lambda request: asyncio.get_running_loop().create_future()
         waiting = asyncio.ensure_future(server.ask(2))
         await until_async(lambda: len(server.seen) == 2)
         for connection in list(server.listener.connections):
@@ -81,7 +81,7 @@ def test_a_broken_connection_fails_what_is_in_flight_and_the_next_request_makes_
         with pytest.raises(ConnectionError):
             await waiting
         assert lost == [True]
-        server.answer = lambda request: {"error_code": 3}
+        server.respond = lambda request: {"error_code": 3}
         assert await server.ask(3) == 3
 
     run(test)
@@ -89,7 +89,7 @@ def test_a_broken_connection_fails_what_is_in_flight_and_the_next_request_makes_
 
 def test_no_one_there_is_a_refusal_and_silence_a_timeout() -> None:
     async def test(server: Server) -> None:
-        server.answer = lambda request: asyncio.get_running_loop().create_future()
+        server.respond = lambda request: asyncio.get_running_loop().create_future()
         with pytest.raises(TimeoutError, match="did not respond to heartbeat within"):
             await server.ask(1, timeout_s=0.05)
         server.listener.close()

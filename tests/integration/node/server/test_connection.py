@@ -13,7 +13,7 @@ import pytest
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.connection import TURN_REQUESTS
 from tests.integration.node.server.conftest import NUMBER, RunningListener, Start, frame
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Closed, Wire
 
 
@@ -22,13 +22,13 @@ def resident_mb() -> float:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-def test_answers_keep_the_order_of_requests_while_the_first_one_waits(start: Start) -> None:
+def test_responses_keep_the_order_of_requests_while_the_first_one_waits(start: Start) -> None:
     running = start()
     wire = running.connect()
     wire.send_raw(frame(b"wait a") + frame(b"say 1") + frame(b"wait b") + frame(b"none") + frame(b"say 2"))
-    running.until(lambda: len(running.service.seen) == 5)  # all were handled although the first has no answer
-    running.answer(b"b", b"second")
-    running.answer(b"a", b"first")
+    running.until(lambda: len(running.service.seen) == 5)  # all were handled although the first has no response
+    running.respond(b"b", b"second")
+    running.respond(b"a", b"first")
     assert [wire.receive_raw() for _ in range(4)] == [b"first", b"1", b"second", b"2"]
 
 
@@ -43,10 +43,10 @@ def test_one_connection_does_not_keep_the_others_from_their_turns(start: Start) 
 
     def stop() -> None:
         stopped.set()
-        arrived.wait(PATIENCE_S)
+        arrived.wait(TIMEOUT_SECONDS)
 
     running.loop.call_soon_threadsafe(stop)  # the loop stands still until all of it has arrived
-    assert stopped.wait(PATIENCE_S)
+    assert stopped.wait(TIMEOUT_SECONDS)
     count = 1000
     for name, wire in ((b"a", first), (b"b", second)):
         wire.send_raw(b"".join(frame(b"say %s%d" % (name, number)) for number in range(count)))
@@ -83,7 +83,7 @@ def test_a_connection_may_end_while_its_request_waits_for_its_turn(start: Start)
     assert running.service.seen == [b"turn a"]
 
 
-def test_an_answer_that_is_ready_leaves_while_a_later_one_waits(start: Start) -> None:
+def test_a_response_that_is_ready_is_sent_while_a_later_one_waits(start: Start) -> None:
     running = start()
     wire = running.connect()
     wire.send_raw(frame(b"say 1") + frame(b"wait a"))
@@ -101,7 +101,7 @@ def test_a_frame_may_be_split_anywhere(start: Start) -> None:
         assert [wire.receive_raw(), wire.receive_raw()] == [b"hello", b"hello"], f"cut at {cut}"
 
 
-def test_byte_by_byte(start: Start) -> None:
+def test_frames_that_arrive_byte_by_byte_get_responses(start: Start) -> None:
     wire = start().connect()
     wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for byte in frame(b"say slow") * 3:
@@ -137,7 +137,7 @@ def test_a_size_that_cannot_be_costs_only_that_connection(start: Start, size: in
     assert bystander.receive_raw() == b"alive"
 
 
-def test_what_was_asked_before_a_bad_frame_is_answered(start: Start) -> None:
+def test_requests_before_a_bad_frame_get_responses(start: Start) -> None:
     wire = start().connect()
     wire.send_raw(frame(b"say good") + frame(b"nonsense") + frame(b"say never"))
     assert wire.receive_raw() == b"good"
@@ -153,14 +153,14 @@ def test_a_large_size_alone_costs_no_memory(start: Start) -> None:
     assert resident_mb() - before < 50
 
 
-def test_requests_past_the_bound_of_waiting_answers_are_not_read(start: Start) -> None:
+def test_requests_past_the_bound_of_waiting_responses_are_not_read(start: Start) -> None:
     running = start(max_waiting_responses=4)
     wire = running.connect()
     wire.send_raw(b"".join(frame(b"wait %d" % number) for number in range(10)))
     running.until(lambda: len(running.service.seen) == 4)
     for number in range(10):
-        running.answer(b"%d" % number, b"answer %d" % number)
-        assert wire.receive_raw() == b"answer %d" % number
+        running.respond(b"%d" % number, b"response %d" % number)
+        assert wire.receive_raw() == b"response %d" % number
         assert len(running.service.seen) <= number + 5
     wire.send_raw(frame(b"say on"))
     assert wire.receive_raw() == b"on"
@@ -180,13 +180,13 @@ def test_a_peer_that_does_not_read_is_not_read_either(start: Start) -> None:
     assert wire.receive_raw() == b"on"
 
 
-def test_large_answers_behind_one_that_waits_are_bounded_too(start: Start) -> None:
+def test_large_responses_behind_one_that_waits_are_bounded_too(start: Start) -> None:
     running = start(max_unsent_bytes=1 << 20)
     wire = running.connect()
     wire.send_raw(frame(b"wait a") + frame(b"large 1000000") * 200)
     running.until(lambda: len(running.service.seen) > 1)
     assert len(running.service.seen) < 10
-    running.answer(b"a", b"go")
+    running.respond(b"a", b"go")
     assert wire.receive_raw() == b"go"
     for _ in range(200):
         assert len(wire.receive_raw()) == 1_000_000
@@ -239,7 +239,7 @@ def test_who_leaves_while_waiting_leaves_nothing_behind(start: Start) -> None:
         wire.close()
     running.until(lambda: len(running.service.abandoned) == 20)
     assert running.connections == 0
-    for pending in running.service.waiting.values():  # an answer that comes too late hurts no one
+    for pending in running.service.waiting.values():  # a response that comes too late hurts no one
         running.on_loop(partial(pending.resolve, (b"late",)))
 
 
@@ -263,7 +263,7 @@ def test_reset_in_the_middle_of_a_frame_gives_its_memory_back(start: Start) -> N
     running.until(lambda: running.listener.memory.used_bytes == 0 and not running.listener.connections)
 
 
-def test_a_failed_answer_ends_the_connection_in_its_turn(start: Start) -> None:
+def test_a_failed_response_ends_the_connection_in_its_turn(start: Start) -> None:
     running: RunningListener = start()
     wire = running.connect()
     wire.send_raw(frame(b"say first") + frame(b"wait a") + frame(b"say never"))
@@ -273,14 +273,14 @@ def test_a_failed_answer_ends_the_connection_in_its_turn(start: Start) -> None:
     assert wire.is_closed()
 
 
-def test_a_last_answer_is_sent_and_ends_the_connection_in_its_turn(start: Start) -> None:
+def test_a_last_response_is_sent_and_ends_the_connection_in_its_turn(start: Start) -> None:
     running: RunningListener = start()
     wire = running.connect()
     wire.send_raw(frame(b"wait a") + frame(b"wait b") + frame(b"say never"))
     running.until(lambda: len(running.service.waiting) == 2)
     running.on_loop(lambda: setattr(running.service.waiting[b"b"], "is_last", True))
-    running.answer(b"b", b"second")
-    running.answer(b"a", b"first")
+    running.respond(b"b", b"second")
+    running.respond(b"a", b"first")
     assert (wire.receive_raw(), wire.receive_raw()) == (b"first", b"second")
     assert wire.is_closed()
     running.until(lambda: not running.listener.connections)

@@ -74,11 +74,11 @@ def test_silent_connections_are_closed_and_those_that_wait_for_us_are_not(
     waiting.send_raw(frame(b"wait a"))
     assert is_served(silent)
     assert silent.is_closed()
-    running.answer(b"a", b"at last")
+    running.respond(b"a", b"at last")
     assert waiting.receive_raw() == b"at last"
 
 
-def test_a_peer_that_never_takes_its_answers_is_closed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_never_takes_its_responses_is_closed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
     running = start(max_idle_seconds=0.3, send_buffer_bytes=1 << 16)
     running.connect().send_raw(frame(b"large 50000000"))

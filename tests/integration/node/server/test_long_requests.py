@@ -20,7 +20,7 @@ from millstream.node.runtime.real_environment import real_environment
 from millstream.testing.node_process import HOST, free_ports
 from tests import wire
 from tests.unit.node.server import hostile
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 ROWS = 2_000
 MOST_CALLS = 36_000
@@ -101,7 +101,7 @@ class Running:
             self.run(self.call("find_coordinator", 6, {"key_type": kind, "coordinator_keys": ["g:AAAA:0"]}))
 
     def run(self, scene: Any) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(scene, PATIENCE_S))
+        return self.loop.run_until_complete(asyncio.wait_for(scene, TIMEOUT_SECONDS))
 
     async def call(self, api: str, version: int, fields: dict[str, Any]) -> bytes | None:
         """The response's frame; None if the connection was closed instead."""

@@ -26,9 +26,7 @@ from millstream.node.server.network import SocketNetwork
 from millstream.node.server.tls import HandshakeError, TlsNetwork, TlsRuntime
 from tests.certificates import Authority, Files, authority
 from tests.integration.node.server.conftest import RunningListener, Start, frame
-from tests.waiting import PATIENCE_S
-
-TIMEOUT_S = PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 def certificates(files: Files, **settings: str) -> Certificates:
@@ -80,7 +78,7 @@ def connected(
 
 def plain(running: RunningListener) -> socket.socket:
     host, _, port = running.address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS)
 
 
 def receive(sock: socket.socket) -> bytes:
@@ -148,14 +146,14 @@ def test_a_client_that_goes_away_while_a_thread_encrypts(
     class SlowFile(RealFile):
         def read_at(self, position: int, length: int) -> bytes:
             started.set()
-            go_on.wait(TIMEOUT_S)
+            go_on.wait(TIMEOUT_SECONDS)
             return super().read_at(position, length)
 
     running = start(tls=secured(node))
     running.service.file, running.service.file_length = SlowFile(str(path)), 1_000_000
     with connected(running, node) as sock:
         sock.sendall(frame(b"file"))
-        assert started.wait(TIMEOUT_S)
+        assert started.wait(TIMEOUT_SECONDS)
         running.on_loop(lambda: _close_all(running))
     go_on.set()
     with connected(running, node) as sock:
@@ -173,14 +171,14 @@ def test_requests_that_arrive_while_a_thread_encrypts(start: Start, node: Files,
     class SlowFile(RealFile):
         def read_at(self, position: int, length: int) -> bytes:
             started.set()
-            go_on.wait(TIMEOUT_S)
+            go_on.wait(TIMEOUT_SECONDS)
             return super().read_at(position, length)
 
     running = start(tls=secured(node))
     running.service.file, running.service.file_length = SlowFile(str(path)), 1_000_000
     with connected(running, node) as sock, connected(running, node) as other:
         sock.sendall(frame(b"file"))
-        assert started.wait(TIMEOUT_S)
+        assert started.wait(TIMEOUT_SECONDS)
         sock.sendall(frame(b"say next") + frame(b"file"))
         for _ in range(3):
             other.sendall(frame(b"say meanwhile"))
@@ -330,7 +328,7 @@ def test_a_slow_handshake_is_closed(start: Start, node: Files, caplog: pytest.Lo
 
 
 def test_no_more_handshakes_under_way_than_allowed(start: Start, node: Files) -> None:
-    running = start(tls=secured(node, HandshakeLimits(max_under_way=4, timeout_s=TIMEOUT_S)))
+    running = start(tls=secured(node, HandshakeLimits(max_under_way=4, timeout_s=TIMEOUT_SECONDS)))
     first = running.connect()
     running.until(lambda: running.listener.handshakes.under_way == 1)
     assert running.connect().is_closed()  # a quarter of four for one address
@@ -348,7 +346,7 @@ def test_renegotiation_is_refused(start: Start, node: Files) -> None:
     running = start(tls=secured(node))
     host, _, port = running.address.rpartition(":")
     command = ["openssl", "s_client", "-connect", f"{host}:{port}", "-tls1_2", "-CAfile", str(node.ca)]
-    done = subprocess.run(command, input=b"R\n", capture_output=True, timeout=TIMEOUT_S)  # R renegotiates
+    done = subprocess.run(command, input=b"R\n", capture_output=True, timeout=TIMEOUT_SECONDS)  # R renegotiates
     assert b"RENEGOTIATING" in done.stdout + done.stderr
     assert b"no renegotiation" in done.stderr
     with connected(running, node) as sock:
@@ -368,7 +366,7 @@ def test_a_connection_to_another_node(start: Start, node: Files, tmp_path: Path)
 
     async def connect(made: Certificates, name: str) -> bytes:
         runtime = TlsRuntime(running.loop, lambda function: running.loop.run_in_executor(None, function))
-        network = TlsNetwork(SocketNetwork(running.loop), made.client, runtime, timeout_s=TIMEOUT_S)
+        network = TlsNetwork(SocketNetwork(running.loop), made.client, runtime, timeout_s=TIMEOUT_SECONDS)
         transport = await network.connect(name, int(port))
         done: asyncio.Future[bytes] = running.loop.create_future()
         buffer = bytearray(100)
@@ -385,7 +383,7 @@ def test_a_connection_to_another_node(start: Start, node: Files, tmp_path: Path)
             transport.close()
 
     def result(made: Certificates, name: str) -> bytes:
-        return asyncio.run_coroutine_threadsafe(connect(made, name), running.loop).result(TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(connect(made, name), running.loop).result(TIMEOUT_SECONDS)
 
     assert result(certificates(node), host) == b"\0\0\0\2hi"
     elsewhere = authority().node(hosts=("elsewhere",)).write(tmp_path, "elsewhere")

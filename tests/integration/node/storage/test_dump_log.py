@@ -18,7 +18,7 @@ def kafka() -> apache_kafka.KafkaDistribution:
         pytest.skip(f"Apache Kafka's tools: {reason}")
 
 
-def test_kafka_reads_transactions(node: Node, kafka: apache_kafka.KafkaDistribution) -> None:
+def test_kafka_reads_our_transactions_from_the_log(node: Node, kafka: apache_kafka.KafkaDistribution) -> None:
     log = node.log(SMALL_SEGMENTS)
     write(log, 1, 0, b"v" * 50)
     write_own(log, 2, b"v" * 50)

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.tier.tiered_topic import SETTINGS, make_tiered, objects, produce, until_tiered
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tools import apache_kafka
 
 TOPIC = "__remote_log_metadata"
@@ -22,9 +22,9 @@ _PARTITION_DELETED = bytes([1, 2, 0])
 def _events(servers: str) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "events", "enable.auto.commit": False})
     try:
-        count = len(consumer.list_topics(TOPIC, timeout=PATIENCE_S).topics[TOPIC].partitions)
+        count = len(consumer.list_topics(TOPIC, timeout=TIMEOUT_SECONDS).topics[TOPIC].partitions)
         places = [TopicPartition(TOPIC, index, 0) for index in range(count)]
-        ends = [consumer.get_watermark_offsets(place, timeout=PATIENCE_S)[1] for place in places]
+        ends = [consumer.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)[1] for place in places]
         consumer.assign([place for place, end in zip(places, ends, strict=True) if end])
         found: list[bytes] = []
 
@@ -57,7 +57,7 @@ def test_kafkas_formatter_reads_what_became_of_each_segment(tmp_path: Path) -> N
         copied = len(objects(store))
         assert copied > 1
         topic_id = str(_topic_id(admin)).translate(str.maketrans("+/", "-_"))  # as Kafka writes it
-        admin.delete_topics(["orders"])["orders"].result(PATIENCE_S)
+        admin.delete_topics(["orders"])["orders"].result(TIMEOUT_SECONDS)
         until(lambda: not objects(store))
         until(lambda: any(_is_end(event) for event in _events(servers)), "the end of the partition was not reported")
         count = len(_events(servers))
@@ -68,7 +68,7 @@ def test_kafkas_formatter_reads_what_became_of_each_segment(tmp_path: Path) -> N
             "--max-messages",
             str(count),
             performance=apache_kafka.QUICK_START_OPTIONS,
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_SECONDS,
         ).stdout
     assert f"{topic_id}:orders-0" in printed, printed
     segments: dict[str, list[str]] = {}
@@ -98,4 +98,4 @@ def _is_end(event: bytes) -> bool:
 
 def _topic_id(admin: AdminClient) -> object:
     (found,) = admin.describe_topics(TopicCollection(["orders"])).values()
-    return found.result(PATIENCE_S).topic_id
+    return found.result(TIMEOUT_SECONDS).topic_id

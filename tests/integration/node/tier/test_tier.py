@@ -27,7 +27,7 @@ from tests.integration.node.tier.tiered_topic import (
     until_tiered,
     value_of,
 )
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 
@@ -62,7 +62,7 @@ def _alter(admin: AdminClient, topic: str, **values: str) -> None:
             for name, value in values.items()
         ],
     )
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_SECONDS)
 
 
 def test_every_record_is_read_from_the_tier_after_the_disk_has_lost_it(broker: EmbeddedBroker, store: Path) -> None:
@@ -99,25 +99,25 @@ def test_a_search_by_time_reaches_into_the_tier(broker: EmbeddedBroker) -> None:
     assert _offset(broker, "times", -3) == (999, first + 999)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce("times", b"old", timestamp=first - 5000)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     assert _offset(broker, "times", first - 9000) == (0, first)
 
 
 def test_aborted_transactions_stay_invisible_in_the_tier(broker: EmbeddedBroker) -> None:
     make_tiered(broker.bootstrap_servers, "txn")
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tiered", "linger.ms": 0})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_SECONDS)
     wanted = []
     for number in range(40):
         producer.begin_transaction()
         for part in range(20):
             producer.produce("txn", value_of(number * 100 + part))
-        assert producer.flush(PATIENCE_S) == 0  # an abort drops what is not sent yet
+        assert producer.flush(TIMEOUT_SECONDS) == 0  # an abort drops what is not sent yet
         if number % 2:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_SECONDS)
             wanted += [value_of(number * 100 + part) for part in range(20)]
         else:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(TIMEOUT_SECONDS)
     until_tiered(broker.data_dir, "txn")
     found = consume(broker.bootstrap_servers, "txn", len(wanted), isolation="read_committed")
     assert [each.value() for each in found] == wanted
@@ -132,7 +132,7 @@ def test_deleted_records_are_deleted_in_the_tier(broker: EmbeddedBroker, store: 
     topic_id = _topic_id(broker, "deleted")
     before = len(objects(store_of(store, topic_id)))
     at = TopicPartition("deleted", 0, start // 2)
-    assert admin.delete_records([at])[at].result(PATIENCE_S).low_watermark == start // 2
+    assert admin.delete_records([at])[at].result(TIMEOUT_SECONDS).low_watermark == start // 2
     assert _offset(broker, "deleted", -2)[0] == start // 2
     until(lambda: len(objects(store_of(store, topic_id))) < before, "objects are deleted")
     found = consume(broker.bootstrap_servers, "deleted", 1000 - start // 2, first=start // 2)
@@ -156,7 +156,7 @@ def test_the_objects_of_a_deleted_topic_go(broker: EmbeddedBroker, store: Path) 
     until_tiered(broker.data_dir, "gone")
     place = store_of(store, _topic_id(broker, "gone"))
     assert objects(place)
-    admin.delete_topics(["gone"])["gone"].result(PATIENCE_S)
+    admin.delete_topics(["gone"])["gone"].result(TIMEOUT_SECONDS)
     until(lambda: not [each for each in place.rglob("*") if each.is_file()], "all objects are deleted")
 
 
@@ -213,19 +213,19 @@ def test_what_cannot_be_tiered_is_refused(broker: EmbeddedBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     compacted = NewTopic("compacted", 1, 1, config={"remote.storage.enable": "true", "cleanup.policy": "compact"})
     with pytest.raises(KafkaException, match=r"cleanup\.policy=delete"):
-        admin.create_topics([compacted])["compacted"].result(PATIENCE_S)
+        admin.create_topics([compacted])["compacted"].result(TIMEOUT_SECONDS)
     long = NewTopic(
         "long", 1, 1, config={"remote.storage.enable": "true", "retention.ms": "1000", "local.retention.ms": "2000"}
     )
     with pytest.raises(KafkaException, match=r"local\.retention\.ms=2000 must not be above retention\.ms=1000"):
-        admin.create_topics([long])["long"].result(PATIENCE_S)
+        admin.create_topics([long])["long"].result(TIMEOUT_SECONDS)
 
 
 def test_without_a_store_topics_cannot_be_tiered(millstream_broker: EmbeddedBroker) -> None:
     admin = AdminClient({"bootstrap.servers": millstream_broker.bootstrap_servers})
     with pytest.raises(KafkaException, match="Tiered Storage functionality is disabled"):
         admin.create_topics([NewTopic("tiered", 1, 1, config={"remote.storage.enable": "true"})])["tiered"].result(
-            PATIENCE_S
+            TIMEOUT_SECONDS
         )
 
 
@@ -271,10 +271,10 @@ def test_copies_wait_for_their_lag(broker: EmbeddedBroker, store: Path) -> None:
 def test_a_topic_that_has_records_can_be_tiered(broker: EmbeddedBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {"internal.segment.bytes": "20000"}
-    admin.create_topics([NewTopic("later", 1, 1, config=config)])["later"].result(PATIENCE_S)
+    admin.create_topics([NewTopic("later", 1, 1, config=config)])["later"].result(TIMEOUT_SECONDS)
     produce(broker.bootstrap_servers, "later", range(600))
     at = TopicPartition("later", 0, 100)
-    admin.delete_records([at])[at].result(PATIENCE_S)
+    admin.delete_records([at])[at].result(TIMEOUT_SECONDS)
     _alter(admin, "later", remote_storage_enable="true", local_retention_bytes="1")
     start = until_tiered(broker.data_dir, "later", 300)
     assert (_offset(broker, "later", -2)[0], _offset(broker, "later", -4)[0]) == (100, start)
@@ -288,7 +288,7 @@ def test_internal_topics_are_not_tiered(broker: EmbeddedBroker) -> None:
     def is_there() -> bool:
         with Wire(broker.bootstrap_servers) as wire:
             wire.call("find_coordinator", 4, key_type=0, coordinator_keys=["any"])
-        return "__consumer_offsets" in admin.list_topics(timeout=PATIENCE_S).topics
+        return "__consumer_offsets" in admin.list_topics(timeout=TIMEOUT_SECONDS).topics
 
     until(is_there, "the topic of committed offsets")
     with pytest.raises(KafkaException, match=r"internal topic|cleanup\.policy"):

@@ -21,7 +21,7 @@ from tests.integration.node.tier.tiered_topic import (
     value_of,
 )
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
 
@@ -178,7 +178,7 @@ def test_a_tiered_partition_moves_to_other_brokers(cluster: EmbeddedCluster) -> 
                 "alter_partition_reassignments",
                 0,
                 topics=[{"name": "reassigned", "partitions": [row]}],
-                timeout_ms=int(PATIENCE_S * 1000),
+                timeout_ms=int(TIMEOUT_SECONDS * 1000),
             )
             assert response.error_code == 0 and response.responses[0].partitions[0].error_code == 0, response
         until(lambda wanted=wanted: _state(cluster, "reassigned", wanted) == (wanted, {wanted}), "it has moved")  # type: ignore[misc]
@@ -193,7 +193,7 @@ def test_deleted_records_stay_deleted_with_a_new_leader(cluster: EmbeddedCluster
     for number in cluster.brokers:
         until_tiered(cluster.data_dir(number), "shorter")
     at = TopicPartition("shorter", 0, 400)
-    assert admin.delete_records([at])[at].result(PATIENCE_S).low_watermark == 400
+    assert admin.delete_records([at])[at].result(TIMEOUT_SECONDS).low_watermark == 400
     leader, _ = _state(cluster, "shorter", _alive(cluster))
     cluster.kill(leader)
     until(lambda: _state(cluster, "shorter", _alive(cluster))[0] not in (leader, -1), "a new leader")
@@ -225,11 +225,11 @@ def test_the_objects_of_a_topic_go_that_is_deleted_while_its_leader_is_down(tmp_
     with EmbeddedCluster(settings=settings | sweeps) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers, "log_level": 0})
         topic = NewTopic("alone", 1, replica_assignment=[[3]], config=SMALL)
-        admin.create_topics([topic])["alone"].result(PATIENCE_S)
+        admin.create_topics([topic])["alone"].result(TIMEOUT_SECONDS)
         await_topic(running, "alone")
         produce(running.bootstrap_servers, "alone", range(500))
         until_tiered(running.data_dir(3), "alone")
         assert objects(tmp_path)
         running.kill(3)
-        admin.delete_topics(["alone"])["alone"].result(PATIENCE_S)
+        admin.delete_topics(["alone"])["alone"].result(TIMEOUT_SECONDS)
         until(lambda: not [*tmp_path.rglob("*.segment"), *tmp_path.rglob("*.json")], "all objects are deleted")

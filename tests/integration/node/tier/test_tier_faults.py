@@ -28,14 +28,14 @@ from tests.integration.node.tier.tiered_topic import (
     value_of,
 )
 from tests.s3_server import Faults, FaultyStore, Matches, Request, s3  # noqa: F401  # s3 is a fixture
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire, fetch_fields, values
 
 QUICK = {**SETTINGS, "log.segment.delete.delay.ms": "0"}
 
 
 def metric(broker: EmbeddedBroker, name: str) -> float:
-    with urllib.request.urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=PATIENCE_S) as response:
+    with urllib.request.urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=TIMEOUT_SECONDS) as response:
         page = response.read().decode()
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
 
@@ -111,7 +111,7 @@ def _delete_before(broker: EmbeddedBroker, offset: int) -> bool:
     """False while the partition has no leader after a start."""
     admin, at = AdminClient({"bootstrap.servers": broker.bootstrap_servers}), TopicPartition("orders", 0, offset)
     try:
-        return bool(admin.delete_records([at])[at].result(PATIENCE_S).low_watermark == offset)
+        return bool(admin.delete_records([at])[at].result(TIMEOUT_SECONDS).low_watermark == offset)
     except KafkaException:
         return False
 
@@ -157,7 +157,9 @@ def _each_second() -> Matches:
 def _end(broker: EmbeddedBroker) -> int:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "ends"})
     try:
-        return int(consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=PATIENCE_S, cached=False)[1])
+        return int(
+            consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=TIMEOUT_SECONDS, cached=False)[1]
+        )
     finally:
         consumer.close()
 
@@ -249,7 +251,7 @@ def _cut_off(s3: FaultyStore, broker: EmbeddedBroker) -> None:  # noqa: F811
     s3.proxy.faults = Faults(cuts=is_later_part)
     for base in range(0, 60, 6):  # about 30 MB
         _produce_large(broker, "large", range(base, base + 6))
-    assert later.wait(PATIENCE_S)
+    assert later.wait(TIMEOUT_SECONDS)
     until(lambda: sum(request.is_part for request in s3.proxy.seen.requests) == 2, "two parts are in the store")
     broker.kill()
 
@@ -258,25 +260,25 @@ def _produce_large(broker: EmbeddedBroker, topic: str, numbers: range, size: int
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50, "log_level": 0})
     for number in numbers:
         producer.produce(topic, b"%08d" % number * (size // 8), partition=0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
 
 
 def test_a_fetch_waits_for_the_tier_and_other_partitions_do_not(s3: FaultyStore) -> None:  # noqa: F811
     with EmbeddedBroker({**QUICK, "millstream.tier.url": s3.url}) as broker, Wire(broker.bootstrap_servers) as wire:
         admin = make_tiered(broker.bootstrap_servers, "orders")
-        admin.create_topics([NewTopic("recent", 1, 1)])["recent"].result(PATIENCE_S)
+        admin.create_topics([NewTopic("recent", 1, 1)])["recent"].result(TIMEOUT_SECONDS)
         produce(broker.bootstrap_servers, "orders", range(500))
         produce(broker.bootstrap_servers, "recent", range(50))
         until_tiered(broker.data_dir, "orders")
         hold = s3.proxy.hold(lambda request: request.method == "GET" and ".segment" in request.path)
-        wait_ms = int(PATIENCE_S * 1000)
-        # The store does not respond: an answer without the tiered partition comes at once.
+        wait_ms = int(TIMEOUT_SECONDS * 1000)
+        # The store does not respond: a response without the tiered partition comes at once.
         both = fetch_fields([("orders", 0, 0), ("recent", 0, 0)], max_wait_ms=wait_ms)
         rows = {row.topic: row.partitions[0] for row in wire.call("fetch", 12, **both).responses}
         assert values(rows["recent"].records) == [value_of(number) for number in range(50)]
         assert "orders" not in rows or (rows["orders"].error_code, len(rows["orders"].records or b"")) == (0, 0)
         hold.wait()
-        # A fetch of that partition alone is answered when its bytes are there.
+        # A fetch of that partition alone gets its response when its bytes are there.
         wire.send("fetch", 12, **fetch_fields([("orders", 0, 0)], max_wait_ms=wait_ms))
         produce(broker.bootstrap_servers, "recent", range(50, 100))
         s3.proxy.calm()

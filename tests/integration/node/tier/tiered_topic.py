@@ -7,7 +7,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 SETTINGS = {
     "remote.log.storage.system.enable": "true",
@@ -19,7 +19,7 @@ SMALL = {"remote.storage.enable": "true", "local.retention.bytes": "1", "interna
 
 def make_tiered(servers: str, name: str, config: Mapping[str, str] | None = None, replicas: int = 1) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    admin.create_topics([NewTopic(name, 1, replicas, config={**SMALL, **(config or {})})])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, 1, replicas, config={**SMALL, **(config or {})})])[name].result(TIMEOUT_SECONDS)
     return admin
 
 
@@ -33,8 +33,8 @@ def produce(servers: str, topic: str, numbers: range, *, first_timestamp: int = 
         timestamp = first_timestamp + number if first_timestamp else 0
         producer.produce(topic, value_of(number), key=str(number), partition=0, timestamp=timestamp)
         if number % per_batch == per_batch - 1:
-            producer.flush(PATIENCE_S)
-    assert producer.flush(PATIENCE_S) == 0
+            producer.flush(TIMEOUT_SECONDS)
+    assert producer.flush(TIMEOUT_SECONDS) == 0
 
 
 def consume(servers: str, topic: str, count: int, first: int = 0, isolation: str = "read_uncommitted") -> list[Message]:

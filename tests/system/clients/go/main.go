@@ -210,7 +210,7 @@ func produce(ctx context.Context, r *request) (object, error) {
 	options := []kgo.Opt{
 		kgo.ProducerBatchCompression(codecs[r.Codec]),
 		kgo.ProducerLinger(5 * time.Millisecond),
-		// An unknown topic is an answer, not something to wait for.
+		// An unknown topic is a result, not something to wait for.
 		kgo.UnknownTopicRetries(2),
 	}
 	switch r.Acks {
@@ -498,7 +498,7 @@ func administer(ctx context.Context, r *request) (object, error) {
 	}
 }
 
-func answer(ctx context.Context, r *request) (object, error) {
+func respond(ctx context.Context, r *request) (object, error) {
 	switch r.Op {
 	case "hello":
 		return hello(), nil
@@ -526,7 +526,7 @@ func main() {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		result, err := answer(ctx, &r)
+		result, err := respond(ctx, &r)
 		cancel()
 		var reason unsupported
 		if errors.As(err, &reason) {

@@ -55,15 +55,15 @@ public final class Interoperability {
         var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JsonNode request = JSON.readTree(line);
-            ObjectNode answer = JSON.createObjectNode();
+            ObjectNode response = JSON.createObjectNode();
             try {
-                answer.set("result", answer(request));
+                response.set("result", respond(request));
             } catch (UnsupportedOperationException reason) {
-                answer.put("unsupported", reason.getMessage());
+                response.put("unsupported", reason.getMessage());
             } catch (Exception error) {
-                answer.set("error", describe(error));
+                response.set("error", describe(error));
             }
-            emit(answer);
+            emit(response);
         }
         ADMINS.values().forEach(Admin::close);
         TRANSACTIONAL.values().forEach(each -> each.close(Duration.ZERO));
@@ -90,7 +90,7 @@ public final class Interoperability {
         return described.put("message", String.valueOf(cause.getMessage()));
     }
 
-    private static JsonNode answer(JsonNode request) throws Exception {
+    private static JsonNode respond(JsonNode request) throws Exception {
         return switch (request.get("op").asText()) {
             case "hello" -> hello();
             case "create_topic" -> createTopic(request);

@@ -183,14 +183,14 @@ const operations = {
     try {
       for (const batch of batches(request.records)) {
         try {
-          const [answer] = await producer.send({
+          const [response] = await producer.send({
             topic: request.topic,
             messages: batch.map(toMessage),
             acks: request.acks === 'all' ? -1 : request.acks,
             compression: CODECS[request.codec],
           })
           batch.forEach((_, index) => {
-            results.push({ offset: request.acks === 0 ? null : Number(answer.baseOffset) + index })
+            results.push({ offset: request.acks === 0 ? null : Number(response.baseOffset) + index })
           })
         } catch (error) {
           batch.forEach(() => results.push({ error: describe(error) }))
@@ -219,8 +219,8 @@ const operations = {
           messages.push({ value: `record-${String(i).padStart(6, '0')}`, partition: request.partition })
         }
         sent.push(
-          producer.send({ topic: request.topic, messages, acks: -1 }).then(([answer]) => {
-            messages.forEach((_, i) => (offsets[index + i] = Number(answer.baseOffset) + i))
+          producer.send({ topic: request.topic, messages, acks: -1 }).then(([response]) => {
+            messages.forEach((_, i) => (offsets[index + i] = Number(response.baseOffset) + i))
             if (index <= request.announce_after && request.announce_after < index + 10) emit({ event: 'progress' })
           })
         )
@@ -250,9 +250,9 @@ const operations = {
       const deadline = Date.now() + request.timeout_ms
       while (records.length < request.count && Date.now() < deadline) {
         const wanted = { partition, fetchOffset: String(position), maxBytes: 1 << 20 }
-        let answer
+        let response
         try {
-          answer = await broker.fetch({
+          response = await broker.fetch({
             maxWaitTime: Math.min(request.max_wait_ms, request.timeout_ms),
             minBytes: 1,
             maxBytes: 10 << 20,
@@ -264,7 +264,7 @@ const operations = {
           position = Number(edge.low)
           continue
         }
-        const batch = new Batch(topic, String(position), answer.responses[0].partitions[0])
+        const batch = new Batch(topic, String(position), response.responses[0].partitions[0])
         for (const message of batch.messages) {
           if (records.length < request.count) records.push(toRecord(message))
         }

@@ -70,8 +70,8 @@ async def hello(_: Request) -> dict[str, Any]:
 async def create_topic(request: Request) -> None:
     async with admin(request) as client:
         topic = NewTopic(request["topic"], request["partitions"], 1, topic_configs=request["config"])
-        answer = await client.create_topics([topic])
-        raise_for(answer.topic_errors[0][1], answer.topic_errors[0][2])
+        response = await client.create_topics([topic])
+        raise_for(response.topic_errors[0][1], response.topic_errors[0][2])
 
 
 async def produce(request: Request) -> dict[str, Any]:
@@ -220,8 +220,8 @@ async def describe_topic(request: Request) -> dict[str, Any]:
 
 async def describe_configs(request: Request) -> dict[str, Any]:
     async with admin(request) as client:
-        (answer,) = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, request["topic"])])
-        (resource,) = answer.resources
+        (response,) = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, request["topic"])])
+        (resource,) = response.resources
         raise_for(resource[0], resource[1])
         return {"configs": {entry[0]: entry[1] for entry in resource[4]}}
 
@@ -229,27 +229,27 @@ async def describe_configs(request: Request) -> dict[str, Any]:
 async def alter_config(request: Request) -> None:
     async with admin(request) as client:
         change = ConfigResource(ConfigResourceType.TOPIC, request["topic"], {request["name"]: request["value"]})
-        (answer,) = await client.alter_configs([change])
-        raise_for(answer.resources[0][0], answer.resources[0][1])
+        (response,) = await client.alter_configs([change])
+        raise_for(response.resources[0][0], response.resources[0][1])
 
 
 async def create_partitions(request: Request) -> None:
     async with admin(request) as client:
-        answer = await client.create_partitions({request["topic"]: NewPartitions(request["count"])})
-        raise_for(answer.topic_errors[0][1], answer.topic_errors[0][2])
+        response = await client.create_partitions({request["topic"]: NewPartitions(request["count"])})
+        raise_for(response.topic_errors[0][1], response.topic_errors[0][2])
 
 
 async def delete_topic(request: Request) -> None:
     async with admin(request) as client:
-        answer = await client.delete_topics([request["topic"]])
-        raise_for(answer.topic_error_codes[0][1], request["topic"])
+        response = await client.delete_topics([request["topic"]])
+        raise_for(response.topic_error_codes[0][1], request["topic"])
 
 
 async def delete_records(request: Request) -> dict[str, Any]:
     async with admin(request) as client:
         place = TopicPartition(request["topic"], request["partition"])
-        answer = await client.delete_records({place: RecordsToDelete(before_offset=request["offset"])})
-        return {"low_watermark": answer[place]}
+        response = await client.delete_records({place: RecordsToDelete(before_offset=request["offset"])})
+        return {"low_watermark": response[place]}
 
 
 async def list_offsets(request: Request) -> dict[str, Any]:

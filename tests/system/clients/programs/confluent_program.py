@@ -23,7 +23,7 @@ from line_protocol import ClientError, Request, announce, decode, decode_headers
 MAX_MESSAGE_BYTES = 10_000_000
 DELIVERY_TIMEOUT_MS = 90_000
 
-CALL_S = 60
+CALL_SECONDS = 60
 
 _admins: dict[str, AdminClient] = {}
 _transactional: dict[str, Producer] = {}
@@ -190,7 +190,7 @@ def transact(request: Request) -> None:
         _transactional[name] = producer(
             request, **{"transactional.id": request["transactional_id"], "message.timeout.ms": 60_000}
         )
-        _transactional[name].init_transactions(CALL_S)
+        _transactional[name].init_transactions(CALL_SECONDS)
     client = _transactional[name]
     if request["begin"]:
         client.begin_transaction()
@@ -205,12 +205,12 @@ def transact(request: Request) -> None:
             {"bootstrap.servers": request["bootstrap"], "group.id": group, **librdkafka_security(request)}
         )
         metadata = member.consumer_group_metadata()
-        client.send_offsets_to_transaction([TopicPartition(topic, partition, offset)], metadata, CALL_S)
+        client.send_offsets_to_transaction([TopicPartition(topic, partition, offset)], metadata, CALL_SECONDS)
         member.close()
     if request["end"] == "commit":
-        client.commit_transaction(CALL_S)
+        client.commit_transaction(CALL_SECONDS)
     elif request["end"] == "abort":
-        client.abort_transaction(CALL_S)
+        client.abort_transaction(CALL_SECONDS)
 
 
 def list_topics(request: Request) -> dict[str, Any]:

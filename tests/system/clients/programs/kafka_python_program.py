@@ -193,8 +193,8 @@ def describe_configs(request: Request) -> dict[str, Any]:
 
 def alter_config(request: Request) -> None:
     resource = ConfigResource(ConfigResourceType.TOPIC, request["topic"], {request["name"]: request["value"]})
-    answer = admin(request).alter_configs([resource])
-    (by_name,) = answer.values()
+    response = admin(request).alter_configs([resource])
+    (by_name,) = response.values()
     if by_name[request["topic"]] not in ("OK", None):
         raise ClientError("AlterConfigs", None, str(by_name[request["topic"]]))
 
@@ -209,8 +209,8 @@ def delete_topic(request: Request) -> None:
 
 def delete_records(request: Request) -> dict[str, Any]:
     place = TopicPartition(request["topic"], request["partition"])
-    answer = admin(request).delete_records({place: request["offset"]})[place]
-    return {"low_watermark": answer["low_watermark"]}
+    response = admin(request).delete_records({place: request["offset"]})[place]
+    return {"low_watermark": response["low_watermark"]}
 
 
 def list_offsets(request: Request) -> dict[str, Any]:

@@ -221,8 +221,8 @@ def list_offsets(request: Request) -> dict[str, Any]:
         raise UnsupportedError("kcat has no lookup of the greatest timestamp")
     at = {"latest": -1, "earliest": -2}.get(request["at"], request["at"])
     # Prints "topic [0] offset 12".
-    answer = kcat(request, "-Q", "-t", f"{request['topic']}:{request['partition']}:{at}").decode()
-    return {"offset": int(answer.rsplit(maxsplit=1)[1])}
+    response = kcat(request, "-Q", "-t", f"{request['topic']}:{request['partition']}:{at}").decode()
+    return {"offset": int(response.rsplit(maxsplit=1)[1])}
 
 
 def describe_cluster(request: Request) -> dict[str, Any]:

@@ -30,7 +30,7 @@ SLOW: tuple[Callable[..., None], ...] = (
     test_transactions.test_a_successor_fences_a_zombie,
     test_produce_and_consume.test_offset_out_of_range_resets_to_the_earliest,
     test_produce_and_consume.test_offset_out_of_range_is_an_error_without_reset,
-    test_produce_and_consume.test_seek_by_timestamp,
+    test_produce_and_consume.test_consumers_begin_at_a_timestamp,
     test_produce_and_consume.test_reading_from_the_middle_of_a_batch,
     test_produce_and_consume.test_broker_recompresses_where_the_topic_asks,
     test_produce_and_consume.test_broker_stamps_records_where_the_topic_asks,

@@ -13,7 +13,7 @@ from tests.s3_server import FaultyStore
 from tests.system.clients import brokers, test_groups, test_share_consumer
 from tests.system.clients.test_groups import start_member  # noqa: F401  # a fixture
 from tests.system.clients.tiered.conftest import TIERED, tiered_settings, until_tiered
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def tiered_topics(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     def make_topic(bootstrap: str, topic: str) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         new = NewTopic(topic, test_groups.PARTITIONS, 1, config=TIERED)
-        admin.create_topics([new])[topic].result(PATIENCE_S)
+        admin.create_topics([new])[topic].result(TIMEOUT_SECONDS)
 
     def write_to_the_tier(bootstrap: str, topic: str, first: int, count: int) -> set[str]:
         values: set[str] = set()

@@ -11,7 +11,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
  *
  * A client of Kafka 4.3.1 may send EndTxn before the records of the transaction: its network thread reads
  * whether there are unsent records, and after that takes the next request. If the application begins a transaction,
- * sends a record and commits between the two, the broker gets a commit of nothing, and answers INVALID_TXN_STATE. With
+ * sends a record and commits between the two, the broker gets a commit of nothing, and responds INVALID_TXN_STATE. With
  * "wait", a transaction begins only when the network thread waits for the network, so that this cannot happen.
  */
 public final class EndLoop {

@@ -25,7 +25,7 @@ public final class Tools {
 
     public static void main(String[] unused) throws Exception {
         ObjectMapper json = new ObjectMapper();
-        PrintStream answers = System.out;
+        PrintStream responses = System.out;
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         ThreadLocal<Boolean> tool = ThreadLocal.withInitial(() -> false);
         tool.set(true);
@@ -68,11 +68,11 @@ public final class Tools {
                 code[0] = 0;
                 length[0] = said.size();
             }
-            ObjectNode answer = json.createObjectNode();
-            answer.put("code", code[0]);
-            answer.put("said", new String(said.toByteArray(), 0, length[0], StandardCharsets.UTF_8));
-            answers.println(json.writeValueAsString(answer));
-            answers.flush();
+            ObjectNode response = json.createObjectNode();
+            response.put("code", code[0]);
+            response.put("said", new String(said.toByteArray(), 0, length[0], StandardCharsets.UTF_8));
+            responses.println(json.writeValueAsString(response));
+            responses.flush();
         }
     }
 }

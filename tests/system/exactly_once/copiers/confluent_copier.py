@@ -27,10 +27,10 @@ from copier_protocol import (
     tell_assigned,
 )
 
-CALL_S = 10.0
+CALL_SECONDS = 10.0
 # librdkafka does not heed the timeout of send_offsets_to_transaction, and may wait for ever for a group coordinator
 # that is no longer in the metadata (confluentinc/librdkafka#5456, #5511): then only another process helps.
-HOPELESS_S = 15.0
+HOPELESS_SECONDS = 15.0
 # Commits offsets after the transaction instead of in it, and may die between: to see whether that is noticed.
 CARELESS = ARGUMENTS["careless"] == "yes"
 COMMON = {
@@ -88,7 +88,7 @@ class Copier:
         """As long as the client library says that it may be tried again."""
         while True:
             try:
-                call(*arguments, CALL_S)
+                call(*arguments, CALL_SECONDS)
                 return
             except KafkaException as problem:
                 if not problem.args[0].retriable():
@@ -118,7 +118,7 @@ class Copier:
             for partition, _, value in records:
                 self.producer.produce(OUTPUT, attempt.copy_of(value), partition=partition)
             attempt.at("sending")
-            if self.producer.flush(CALL_S) == 0:
+            if self.producer.flush(CALL_SECONDS) == 0:
                 attempt.at("sent")
             offsets = [TopicPartition(INPUT, partition, offset) for partition, offset in attempt.offsets.items()]
             attempt.tell_offsets()
@@ -144,7 +144,7 @@ class Copier:
             self.consumer.seek(TopicPartition(INPUT, partition, offset))
 
     def _send_offsets(self, offsets: list[TopicPartition]) -> None:
-        hangs = threading.Timer(HOPELESS_S, give_up)
+        hangs = threading.Timer(HOPELESS_SECONDS, give_up)
         hangs.start()
         try:
             metadata = self.consumer.consumer_group_metadata()

@@ -54,7 +54,7 @@ def test_the_schema_codec_reads_our_request(version: int, seed: int) -> None:
     assert {topic.topic_id.bytes: topic.partitions for topic in message.forgotten_topics_data} == forgotten
 
 
-def random_answer(rng: random.Random) -> tuple[list[tuple[bytes, list[PartitionResult]]], bytearray]:
+def random_response(rng: random.Random) -> tuple[list[tuple[bytes, list[PartitionResult]]], bytearray]:
     topics = [
         (
             UUID(int=rng.getrandbits(128)).bytes,
@@ -84,11 +84,11 @@ def random_answer(rng: random.Random) -> tuple[list[tuple[bytes, list[PartitionR
 
 @given(seed=st.integers())
 def test_we_read_what_a_leader_writes(seed: int) -> None:
-    topics, body = random_answer(random.Random(seed))
-    answer = replica_fetch.parse_response(bytearray(b"head") + body, 4)
-    assert (answer.error, answer.session_id) == (70, 33)
-    assert [topic for topic, _ in answer.topics] == [topic for topic, _ in topics]
-    for (_, rows), (_, results) in zip(answer.topics, topics, strict=True):
+    topics, body = random_response(random.Random(seed))
+    response = replica_fetch.parse_response(bytearray(b"head") + body, 4)
+    assert (response.error, response.session_id) == (70, 33)
+    assert [topic for topic, _ in response.topics] == [topic for topic, _ in topics]
+    for (_, rows), (_, results) in zip(response.topics, topics, strict=True):
         for row, result in zip(rows, results, strict=True):
             assert row[:4] == (result.partition, result.error, result.high_watermark, result.log_start_offset)
             assert row.diverging_epoch == result.diverging_epoch
@@ -103,9 +103,9 @@ def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
         pass
 
 
-def test_an_answer_that_is_cut_off_is_refused_at_every_byte() -> None:
+def test_a_response_that_is_cut_off_is_refused_at_every_byte() -> None:
     for seed in range(20):
-        _, body = random_answer(random.Random(seed))
+        _, body = random_response(random.Random(seed))
         for end in range(len(body)):
             with pytest.raises(MalformedMessage):
                 replica_fetch.parse_response(body[:end], 0)

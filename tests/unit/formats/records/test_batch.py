@@ -51,7 +51,7 @@ def test_layout_is_kafkas() -> None:
 
 
 @given(headers, st.binary(max_size=50))
-def test_what_is_sealed_is_valid(fields: dict[str, int], records: bytes) -> None:
+def test_a_sealed_batch_has_a_valid_checksum(fields: dict[str, int], records: bytes) -> None:
     data = build(fields, records)
     header = read_header(data)
     assert is_plausible(header)

@@ -21,12 +21,12 @@ def test_what_is_compressed_is_decompressed(codec: Codec, data: bytes, times: in
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [b"", b"x", os.urandom(100_000), b"abc" * 1_000_000])
-def test_sizes(codec: Codec, data: bytes) -> None:
+def test_data_of_any_size_is_decompressed(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, data)) == data
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_levels(codec: Codec) -> None:
+def test_data_of_any_level_is_decompressed(codec: Codec) -> None:
     data = b"some text that repeats " * 1000
     for level in (1, 3, 9):
         assert decompress(codec, compress(codec, data, level)) == data

@@ -47,7 +47,7 @@ def test_a_count_that_the_bytes_cannot_hold(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_limits(codec: Codec) -> None:
+def test_a_batch_above_its_limits_is_not_opened(codec: Codec) -> None:
     batch = build_batch([Record(None, bytes(200_000))], codec=codec)
     header = read_header(batch)
     with opened(header, batch, OpeningLimits(max_bytes=200_100)) as records:
@@ -80,5 +80,5 @@ def test_records_that_are_not_what_the_header_says() -> None:
     assert caught.value.code == ErrorCode.INVALID_RECORD
 
 
-def test_the_smallest_record() -> None:
+def test_the_smallest_record_has_the_minimum_size() -> None:
     assert len(build_batch([Record(None, None, timestamp=0)])) == HEADER_SIZE + MINIMUM_RECORD_BYTES

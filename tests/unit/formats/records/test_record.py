@@ -142,7 +142,7 @@ def test_garbage_is_no_batch() -> None:
     assert refused(b"\x00" * 100) is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_an_unknown_codec() -> None:
+def test_an_unknown_codec_is_refused() -> None:
     batch = build_batch(EXAMPLE)
     batch[22] |= 7
     seal(batch, 0, len(batch))
@@ -188,7 +188,7 @@ def resealed(content: bytes, count: int = 1) -> bytearray:
     ],
     ids=lambda content: content.hex() or "nothing",
 )
-def test_records_that_are_none(content: bytes) -> None:
+def test_bytes_that_are_not_records_are_refused(content: bytes) -> None:
     assert refused(resealed(content)) is ErrorCode.INVALID_RECORD
 
 

@@ -37,7 +37,9 @@ def build(deltas: list[int], codec: Codec, value: bytes, attributes: int = 0) ->
     st.integers(-10, 10_010) | st.integers(-(1 << 41), 1 << 41),
     st.integers(95, 125),
 )
-def test_offsets_and_timestamps(deltas: list[int], codec: Codec, value: bytes, wanted: int, least: int) -> None:
+def test_the_first_record_at_a_time_is_found(
+    deltas: list[int], codec: Codec, value: bytes, wanted: int, least: int
+) -> None:
     header, batch = build(deltas, codec, value)
     times = [(100 + at, 5000 + delta) for at, delta in enumerate(deltas)]
     right = [time for time in times if time[1] >= wanted and time[0] >= least]

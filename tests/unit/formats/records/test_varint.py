@@ -26,7 +26,7 @@ from millstream.formats.records.varint import (
         (-(1 << 31), b"\xff\xff\xff\xff\x0f"),
     ],
 )
-def test_known_values(value: int, encoded: bytes) -> None:
+def test_known_values_are_encoded_and_decoded(value: int, encoded: bytes) -> None:
     out = bytearray()
     append_varint(out, value)
     assert out == encoded

@@ -30,7 +30,7 @@ GOOD = records(
 )
 
 
-def test_what_is_whole(walk: Any) -> None:
+def test_whole_records_pass_the_check(walk: Any) -> None:
     assert walk.check_records(GOOD, 0, len(GOOD), 3, 2, False, 10) == []
     assert walk.check_records(memoryview(b"before" + GOOD), 6, 6 + len(GOOD), 3, 2, True, 10) == [1]
     keyless = records(*[Record(None, b"v")] * 700)
@@ -54,7 +54,7 @@ def test_what_is_whole(walk: Any) -> None:
         (b"\x0a\0\0\0\x01\x01\0", 1),  # a field behind the last byte
     ],
 )
-def test_what_is_no_batch(walk: Any, data: bytes, count: int) -> None:
+def test_malformed_records_are_refused(walk: Any, data: bytes, count: int) -> None:
     with pytest.raises(MalformedRecordError):
         walk.check_records(data, 0, len(data), count, count - 1, False, 1)
 
@@ -84,7 +84,7 @@ def test_both_say_the_same_of_damaged_records() -> None:
     assert verdicts == {True, False}
 
 
-def test_passing_over_records(walk: Any) -> None:
+def test_the_position_of_an_offset_is_found(walk: Any) -> None:
     starts = [walk.seek_offset(GOOD, 0, len(GOOD), 3, wanted) for wanted in range(4)]
     assert [number for _, number in starts] == [0, 1, 2, 3]
     assert starts[0][0] == 0 and starts[3][0] == len(GOOD)
@@ -94,7 +94,7 @@ def test_passing_over_records(walk: Any) -> None:
         walk.seek_offset(GOOD, 0, len(GOOD), 4, 9)
 
 
-def test_times(walk: Any) -> None:
+def test_the_first_record_of_a_time_is_found(walk: Any) -> None:
     data = records(*[Record(b"k", b"v", timestamp=time) for time in (5, 9, 3, 9, 1 << 50)])
     found = [walk.find_time(data, 0, len(data), 5, least - 5, 0) for least in (-1, 6, 10, (1 << 50) + 1)]
     assert found == [(0, 0), (1, 4), (4, (1 << 50) - 5), None]
@@ -109,7 +109,7 @@ def test_times(walk: Any) -> None:
         walk.find_time(GOOD, 0, len(GOOD), 4, 1 << 60, 0)
 
 
-def test_schema_ids(walk: Any) -> None:
+def test_records_without_a_known_schema_id_are_found(walk: Any) -> None:
     prefix = b"\0\0\0\x01\x00"
     data = records(
         Record(prefix, prefix + b"body"),
@@ -123,7 +123,7 @@ def test_schema_ids(walk: Any) -> None:
     assert walk.schema_faults(data, 0, 4, False, (), 1) == ([(0, 256)], False)
 
 
-def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_chooses_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     from millstream.formats.records import compiled
 
     monkeypatch.setenv("MILLSTREAM_COMPILED", "refuse")

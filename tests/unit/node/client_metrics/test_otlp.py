@@ -19,7 +19,7 @@ def test_points_of_every_kind() -> None:
     ]
 
 
-def test_limits() -> None:
+def test_points_and_names_are_bounded() -> None:
     payload = otlp.metrics(*(otlp.gauge("n" * 5000, float(number)) for number in range(50)))
     points = read_points(payload, most=10)
     assert len(points) == 10 and len(points[0].name) == 200
@@ -32,13 +32,13 @@ def test_fields_that_are_not_known_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"\x0a\x05ab", b"\xff" * 30, b"\x0b", b"\x09\x00", b"not protobuf at all"])
-def test_what_is_not_protobuf(payload: bytes) -> None:
+def test_bytes_that_are_not_protobuf_are_refused(payload: bytes) -> None:
     with pytest.raises(MalformedOtlpError):
         read_points(payload)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes(payload: bytes) -> None:
+def test_any_bytes_are_read_or_malformed(payload: bytes) -> None:
     try:
         read_points(payload)
         read_points(otlp.field(1, otlp.field(2, otlp.field(2, payload))))

@@ -51,7 +51,7 @@ def test_requests_before_the_interval_is_over() -> None:
     assert push(instance, 9999) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_changed_subscription() -> None:
+def test_a_changed_subscription_has_a_new_id() -> None:
     made = instances({"metrics": "a", "interval.ms": "1000"})
     before = made.get(ID, JAVA, "", 0)
     before.check_get(0)

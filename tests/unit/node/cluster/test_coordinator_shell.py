@@ -154,19 +154,19 @@ async def code_of(work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]") -> Err
 def test_who_waits_is_told_when_the_runtime_is_closed() -> None:
     async def main() -> None:
         runtime, _ = runtime_on(Replicated())
-        answered, unanswered = DeferredResponse[int](), DeferredResponse[int]()
+        resolved, unresolved = DeferredResponse[int](), DeferredResponse[int]()
 
-        def outcome(reply: DeferredResponse[int]) -> CoordinatorResult[int]:
-            return CoordinatorResult(reply)
+        def outcome(response: DeferredResponse[int]) -> CoordinatorResult[int]:
+            return CoordinatorResult(response)
 
-        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(unanswered)))
-        other = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(answered)))
+        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(unresolved)))
+        other = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(resolved)))
         await turns()
-        answered.resolve(5)
+        resolved.resolve(5)
         await turns()
         runtime.close()
         assert await other == 5
-        for late in (waiting, runtime.run(lambda now_ms: outcome(answered))):
+        for late in (waiting, runtime.run(lambda now_ms: outcome(resolved))):
             assert await code_of(late) == ErrorCode.NOT_COORDINATOR
 
     story(main)
@@ -182,7 +182,7 @@ def test_with_one_replica_nothing_waits() -> None:
     story(main)
 
 
-def test_answers_wait_until_what_they_were_built_on_is_committed() -> None:
+def test_responses_wait_until_their_state_is_committed() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
         runtime, state = runtime_on(kept)
@@ -227,16 +227,16 @@ def test_who_may_not_coordinate_any_more_refuses_nothing_for_good() -> None:
     story(main)
 
 
-def test_an_answer_that_another_operation_gives_waits_for_that_ones_records() -> None:
+def test_a_response_that_another_operation_gives_waits_for_its_records() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
         runtime, _ = runtime_on(kept)
-        reply = DeferredResponse[int]()
-        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: CoordinatorResult[int](reply)))
+        response = DeferredResponse[int]()
+        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: CoordinatorResult[int](response)))
         await turns()
 
         def resolve(now_ms: int) -> CoordinatorResult[None]:
-            reply.resolve(5)  # before its records are written, as operations do
+            response.resolve(5)  # before its records are written, as operations do
             return CoordinatorResult(None, [CoordinatorRecord(b"k", b"")])
 
         other = asyncio.ensure_future(runtime.run(resolve))
@@ -296,7 +296,7 @@ def test_too_few_replicas_refuse_the_write_and_leave_the_state() -> None:
     story(main)
 
 
-def test_an_answer_that_takes_too_long_is_given_up_and_the_state_is_kept() -> None:
+def test_a_response_that_takes_too_long_is_given_up_and_the_state_is_kept() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
         runtime, state = runtime_on(kept, commit_timeout_ms=lambda: 10)

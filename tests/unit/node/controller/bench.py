@@ -23,7 +23,7 @@ from millstream.node.server.service import Peer
 
 T = TypeVar("T")
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
-SESSION_S = 9.0
+SESSION_SECONDS = 9.0
 
 
 class _LeapingSelector(selectors.DefaultSelector):
@@ -47,7 +47,7 @@ class LeapingLoop(asyncio.SelectorEventLoop):
 
 
 class FakeTransport:
-    """A stream to a process that answers ApiVersions, or to one that is stopped: the kernel takes what is sent."""
+    """A stream to a process that responds to ApiVersions, or to one that is stopped: the kernel takes what is sent."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, responds: bool) -> None:
         self._loop = loop
@@ -200,13 +200,13 @@ class Bench:
         return Context(request_schema(api).versions.high, "test", peer)
 
     def ask(self, api: str, fields: dict[str, Any], peer: Peer) -> Message:
-        """The answer to a request of a broker; KafkaError if it is refused."""
-        schema, answers = request_schema(api), response_schema(api)
+        """The response to a request of a broker; KafkaError if it is refused."""
+        schema, responses = request_schema(api), response_schema(api)
         version = schema.versions.high
         request = schema.decode(schema.encode(fields, version), version)
         handler = getattr(self.heartbeats, api)
-        answer = self.run(handler(request, self.context(api, peer)))
-        return answers.decode(answers.encode(answer, version), version)
+        response = self.run(handler(request, self.context(api, peer)))
+        return responses.decode(responses.encode(response, version), version)
 
     def peer(self, broker_id: int) -> Peer:
         found = self.peers.get(broker_id)

@@ -25,13 +25,13 @@ from millstream.node.server.listener import ConnectionLimits, Listener
 from millstream.node.server.network import SocketNetwork
 from millstream.node.server.request import Api, ApiVersions, Context, Response, api
 from tests.unit.node.controller.bench import CLUSTER_ID, FakeQuorum, environment
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 QUICK = ("broker.heartbeat.interval.ms=200", "broker.session.timeout.ms=1500")
 
 
 class Served:
-    """Something that answers requests at an address."""
+    """Something that responds to requests at an address."""
 
     def __init__(self, name: str, apis: list[Api], environment: Environment) -> None:
         versions = ApiVersions(apis, lambda: ({}, {}, 0))
@@ -163,4 +163,4 @@ def run(test: Callable[[World], Awaitable[None]]) -> None:
             world.close()
             await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(go(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(go(), TIMEOUT_SECONDS))

@@ -1,4 +1,4 @@
-"""Decisions go through the quorum, one on top of the other, and are answered when they are in force."""
+"""Decisions go through the quorum, one on top of the other, and get a response when they are in force."""
 
 import asyncio
 from collections.abc import Iterator
@@ -113,7 +113,7 @@ def test_a_lost_lead_fails_what_waits_and_drops_what_was_decided(bench: Bench) -
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_decision_that_the_next_leader_keeps_is_answered(kept: bool, bench: Bench) -> None:
+def test_a_waiting_decision_gets_the_result_of_the_next_leader(kept: bool, bench: Bench) -> None:
     bench.quorum.commits = False
 
     async def lose() -> None:

@@ -9,7 +9,7 @@ from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.formats.protocol.schema import request_schema
 from millstream.node.metadata.topics import NewTopic, create_topics
 from millstream.node.server.service import Peer
-from tests.unit.node.controller.bench import SESSION_S, Bench, port_of
+from tests.unit.node.controller.bench import SESSION_SECONDS, Bench, port_of
 
 LISTENERS = ("listeners=CONTROLLER://127.0.0.1:9093", "controller.listener.names=CONTROLLER")
 
@@ -39,8 +39,8 @@ def test_a_broker_is_fenced_until_it_has_read_the_metadata_up_to_its_registratio
     behind = bench.beat(1, offset=epoch - 1)
     assert behind.is_fenced and not behind.is_caught_up
     assert bench.beat(1, offset=epoch, want_fence=True).is_fenced
-    answer = bench.beat(1, offset=epoch)
-    assert answer.is_caught_up and not answer.is_fenced
+    response = bench.beat(1, offset=epoch)
+    assert response.is_caught_up and not response.is_fenced
     assert bench.fenced() == set()
 
 
@@ -53,7 +53,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends_and_comes_back_by_itsel
     bench.join(1, 2)
     make_topic(bench, 1, 2)
     for _ in range(4):
-        bench.pass_time(SESSION_S / 3)
+        bench.pass_time(SESSION_SECONDS / 3)
         bench.beat(2)
     assert bench.fenced() == {1}
     assert leader(bench) == 2
@@ -64,7 +64,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends_and_comes_back_by_itsel
 def test_heartbeats_keep_a_session_alive(bench: Bench) -> None:
     bench.join(1)
     for _ in range(10):
-        bench.pass_time(SESSION_S - 1)
+        bench.pass_time(SESSION_SECONDS - 1)
         assert not bench.beat(1).is_fenced
     assert bench.fenced() == set()
 
@@ -82,7 +82,7 @@ def test_a_broker_whose_address_refuses_connections_is_fenced_at_once(bench: Ben
 def test_a_broken_connection_alone_proves_nothing(bench: Bench) -> None:
     bench.join(2)
     bench.peer(2).close()
-    bench.pass_time(SESSION_S - 0.1)
+    bench.pass_time(SESSION_SECONDS - 0.1)
     assert bench.fenced() == set()
     bench.pass_time(0.2)
     assert bench.fenced() == {2}
@@ -111,7 +111,7 @@ def test_a_broker_that_hangs_or_is_cut_off_is_fenced_long_before_its_session_end
 
 def test_a_broker_that_responds_to_probes_has_a_whole_session(bench: Bench) -> None:
     bench.join(2, 3)
-    beat_for(bench, SESSION_S - 0.5, 3)
+    beat_for(bench, SESSION_SECONDS - 0.5, 3)
     assert bench.fenced() == set()
     beat_for(bench, 1, 3)
     assert bench.fenced() == {2}
@@ -259,7 +259,7 @@ def test_a_controller_that_takes_over_probes_everyone_and_gives_the_living_time(
     bench.pass_time(0.1)
     assert bench.fenced() == {2}
     assert leader(bench) == 3
-    bench.pass_time(SESSION_S - 1)
+    bench.pass_time(SESSION_SECONDS - 1)
     assert not bench.beat(3).is_fenced
 
 
@@ -269,7 +269,7 @@ def test_a_controller_that_did_not_run_does_not_blame_the_brokers(bench: Bench) 
     bench.pass_time(1)
     assert bench.fenced() == set()
     bench.beat(1)
-    bench.pass_time(SESSION_S - 0.5)
+    bench.pass_time(SESSION_SECONDS - 0.5)
     assert bench.fenced() == {2}
 
 
@@ -343,8 +343,8 @@ def test_a_broker_that_stops_is_let_go_when_the_others_know(bench: Bench) -> Non
     assert bench.image.brokers[BrokerId(1)].in_controlled_shutdown
     assert not bench.beat(1, want_shut_down=True).should_shut_down
     bench.beat(2)
-    answer = bench.beat(1, want_shut_down=True)
-    assert answer.should_shut_down and answer.is_fenced
+    response = bench.beat(1, want_shut_down=True)
+    assert response.should_shut_down and response.is_fenced
     again = bench.register(1, process=2, previous_epoch=bench.image.brokers[BrokerId(1)].epoch)
     assert again > 0
 
@@ -358,7 +358,7 @@ def test_unregistering_forgets_a_broker(bench: Bench) -> None:
     assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_one_that_does_not_lead_answers_nothing(bench: Bench) -> None:
+def test_a_controller_that_does_not_lead_refuses_heartbeats(bench: Bench) -> None:
     bench.join(1)
     bench.quorum.is_leader = False
     bench.controller.no_longer_leading()
@@ -447,7 +447,7 @@ def test_a_broker_that_is_let_in_again_while_its_fencing_is_being_committed_is_w
     bench.run(beat)
     assert bench.fenced() == set()
     for _ in range(4):
-        bench.pass_time(SESSION_S / 3)
+        bench.pass_time(SESSION_SECONDS / 3)
         bench.beat(2)
     assert bench.fenced() == {1}, "nobody would ever have noticed that it is gone"
 
@@ -459,7 +459,7 @@ def test_a_controller_that_was_a_broker_fences_its_former_self() -> None:
         bench.controller.no_longer_leading()
         bench.controller.leading(1)
         for _ in range(4):
-            bench.pass_time(SESSION_S / 3)
+            bench.pass_time(SESSION_SECONDS / 3)
             bench.beat(2)
         assert bench.fenced() == {1}
     finally:

@@ -12,7 +12,7 @@ from millstream.node.metadata.elections import IsrChange, alter_partitions
 from millstream.node.metadata.image import ConfigResource, PartitionState, ResourceType
 from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
 from millstream.node.metadata.topics import NewTopic, create_topics
-from tests.unit.node.controller.bench import SESSION_S, Bench
+from tests.unit.node.controller.bench import SESSION_SECONDS, Bench
 
 
 class Kept(Bench):
@@ -30,8 +30,8 @@ class Kept(Bench):
         """Lets time pass in which these brokers are heard."""
         left = seconds
         while left > 0:
-            self.pass_time(min(left, SESSION_S / 3))
-            left -= SESSION_S / 3
+            self.pass_time(min(left, SESSION_SECONDS / 3))
+            left -= SESSION_SECONDS / 3
             for broker_id in alive:
                 self.beat(broker_id)
 
@@ -65,7 +65,7 @@ def kept() -> Iterator[Kept]:
 def test_leaders_go_back_to_the_preferred_replicas(kept: Kept) -> None:
     kept.join(1, 2)
     kept.create("t", (1, 2), (2, 1))
-    kept.live(2 * SESSION_S, 2)
+    kept.live(2 * SESSION_SECONDS, 2)
     assert [partition.leader for partition in kept.partitions("t")] == [2, 2]
     kept.beat(1)
     follower_is_back = kept.partitions("t")[0]
@@ -89,8 +89,8 @@ def test_leaders_go_back_to_the_preferred_replicas(kept: Kept) -> None:
 def test_a_topic_that_allows_unclean_elections_gets_a_leader_at_once(kept: Kept) -> None:
     kept.join(1, 2)
     kept.create("t", (1, 2))
-    kept.live(2 * SESSION_S, 2)
-    kept.live(2 * SESSION_S)
+    kept.live(2 * SESSION_SECONDS, 2)
+    kept.live(2 * SESSION_SECONDS)
     assert kept.partitions("t")[0].leader == -1
     kept.peers.pop(1, None)
     again = kept.register(1, process=2)

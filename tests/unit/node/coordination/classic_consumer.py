@@ -91,30 +91,30 @@ class ClassicConsumer:
         name = "cooperative-sticky" if self.cooperative else "range"
         metadata = subscription(*self.topics, owned=self.owned)
         try:
-            answer = self.run.join(
+            response = self.run.join(
                 "g", self.id, instance=self.instance, protocols=((name, metadata),), session_ms=self.session_ms
             )
         except KafkaError as error:
             self._failed(error.code)
             return
-        if isinstance(answer, dict) and answer["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
-            self.id = answer["member_id"]
+        if isinstance(response, dict) and response["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = response["member_id"]
             self._join()
         else:
-            self._joined(answer)
+            self._joined(response)
 
-    def _joined(self, answer: Any) -> None:
+    def _joined(self, response: Any) -> None:
         self._joining = None
-        if not isinstance(answer, dict):
-            if not answer.resolved:
-                self._joining = answer
+        if not isinstance(response, dict):
+            if not response.resolved:
+                self._joining = response
                 return
-            answer = answer.value
-        if answer["error_code"]:
-            self._failed(answer["error_code"])
+            response = response.value
+        if response["error_code"]:
+            self._failed(response["error_code"])
             return
-        self.id, self.generation = answer["member_id"], answer["generation_id"]
-        given = self._lead(answer["members"]) if answer["leader"] == self.id else None
+        self.id, self.generation = response["member_id"], response["generation_id"]
+        given = self._lead(response["members"]) if response["leader"] == self.id else None
         try:
             self._synced(self.run.sync(self.id, self.generation, given, group_instance_id=self.instance))
         except KafkaError as error:
@@ -139,17 +139,17 @@ class ClassicConsumer:
                 mine -= {each for each in mine if had.get(each, member_id) != member_id}
         return {member_id: assignment(frozenset(mine)) for member_id, mine in dealt.items()}
 
-    def _synced(self, answer: Any) -> None:
+    def _synced(self, response: Any) -> None:
         self._syncing = None
-        if not isinstance(answer, dict):
-            if not answer.resolved:
-                self._syncing = answer
+        if not isinstance(response, dict):
+            if not response.resolved:
+                self._syncing = response
                 return
-            answer = answer.value
-        if answer["error_code"]:
-            self._failed(answer["error_code"])
+            response = response.value
+        if response["error_code"]:
+            self._failed(response["error_code"])
             return
-        given = partitions_of(answer["assignment"])
+        given = partitions_of(response["assignment"])
         if self.cooperative and self.owned - given:
             self._must_join = True  # it gave something up, and says so at once
         self.owned = given

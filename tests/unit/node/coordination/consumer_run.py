@@ -31,9 +31,9 @@ class ConsumerRun(ShardRun):
             filled = message("consumer_group_heartbeat", **{name: value})
             setattr(request, name, getattr(filled, name))
         client = Client("client", "/127.0.0.1")
-        answer = self.run(lambda shard, now_ms: shard.consumer.heartbeat(request, client, version, now_ms))
-        assert isinstance(answer, dict)
-        return answer
+        response = self.run(lambda shard, now_ms: shard.consumer.heartbeat(request, client, version, now_ms))
+        assert isinstance(response, dict)
+        return response
 
     def join_consumer(self, member: str, *topics: str, **fields: Any) -> dict[str, Any]:
         """The first heartbeat of a member."""
@@ -98,7 +98,7 @@ class Consumer:
             for number in numbers
         )
 
-    def beat(self, *, revoke: bool = True, answer_lost: bool = False) -> dict[str, Any]:
+    def beat(self, *, revoke: bool = True, response_lost: bool = False) -> dict[str, Any]:
         """One heartbeat; when fenced or forgotten, it lets go of everything and joins again."""
         full = self.epoch == 0 or self.must_say
         fields: dict[str, Any] = {"instance_id": self.instance}
@@ -115,24 +115,24 @@ class Consumer:
                 ],
             }
         try:
-            answer = self.run.beat(self.id, self.epoch, **fields)
+            response = self.run.beat(self.id, self.epoch, **fields)
         except KafkaError as error:
             lost = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
             if error.code not in lost or self.epoch == 0:
                 raise
             self.epoch, self.owned_ids, self.told, self.must_say = 0, {}, {}, True
             return self.beat()
-        if answer_lost:
+        if response_lost:
             self.must_say = True
-            return answer
+            return response
         self.must_say = False
-        self.epoch = answer["member_epoch"]
-        if answer.get("assignment") is not None:
-            rows = answer["assignment"]["topic_partitions"]
+        self.epoch = response["member_epoch"]
+        if response.get("assignment") is not None:
+            rows = response["assignment"]["topic_partitions"]
             self.told = {row["topic_id"]: frozenset(row["partitions"]) for row in rows}
         if revoke:
             self.follow()
-        return answer
+        return response
 
     def follow(self) -> None:
         """Does what the broker said last."""
@@ -141,6 +141,6 @@ class Consumer:
             self.must_say = True
 
     def leave(self, epoch: int = -1) -> dict[str, Any]:
-        answer = self.run.beat(self.id, epoch, instance_id=self.instance)
+        response = self.run.beat(self.id, epoch, instance_id=self.instance)
         self.epoch, self.owned_ids, self.told, self.must_say = 0, {}, {}, True
-        return answer
+        return response

@@ -74,11 +74,11 @@ class ShardRun:
         self.log = [record for at, record in enumerate(self.log) if last[record.key] == at]
 
     def run(self, operation: Callable[[GroupShard, int], CoordinatorResult[Any]]) -> Any:
-        """The answer, or the DeferredResponse if it has to wait; KafkaError as the operation raises it."""
+        """The response, or the DeferredResponse if it has to wait; KafkaError as the operation raises it."""
         outcome = operation(self.shard, self.now_ms)
         self._write(outcome)
-        answer = outcome.response
-        return answer.value if isinstance(answer, DeferredResponse) and answer.resolved else answer
+        response = outcome.response
+        return response.value if isinstance(response, DeferredResponse) and response.resolved else response
 
     def _write(self, outcome: CoordinatorResult[Any]) -> None:
         if outcome.records:
@@ -133,7 +133,7 @@ class ShardRun:
         return self.run(lambda shard, now_ms: shard.classic.join(request, client, version, now_ms))
 
     def join_fully(self, group: str = "g", **options: Any) -> Any:
-        """With the member id that the first answer brings; what the second gives."""
+        """With the member id that the first response brings; what the second gives."""
         first = self.join(group, **options)
         if isinstance(first, dict) and first["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
             return self.join(group, first["member_id"], **options)
@@ -193,18 +193,18 @@ class ShardRun:
             retention_time_ms=retention_ms,
             topics=rows,
         )
-        answer = self.run(lambda shard, now_ms: shard.offsets.commit(request, version, now_ms))
+        response = self.run(lambda shard, now_ms: shard.offsets.commit(request, version, now_ms))
         return {
             (topic["name"], row["partition_index"]): row["error_code"]
-            for topic in answer["topics"]
+            for topic in response["topics"]
             for row in topic["partitions"]
         }
 
     def committed(self, group: str = "g") -> dict[tuple[str, int], int]:
         wanted = message("offset_fetch", group_id=group, topics=None)
-        answer = self.shard.offsets.fetch(wanted, 7)
+        response = self.shard.offsets.fetch(wanted, 7)
         return {
             (topic["name"], row["partition_index"]): row["committed_offset"]
-            for topic in answer["topics"]
+            for topic in response["topics"]
             for row in topic["partitions"]
         }

@@ -97,9 +97,9 @@ class StreamsRun(ShardRun):
 
     def send(self, request: Any) -> HeartbeatResult:
         client = Client("client", "/127.0.0.1")
-        answer = self.run(lambda shard, now_ms: shard.streams.heartbeat(request, client, now_ms))
-        assert isinstance(answer, HeartbeatResult)
-        return answer
+        response = self.run(lambda shard, now_ms: shard.streams.heartbeat(request, client, now_ms))
+        assert isinstance(response, HeartbeatResult)
+        return response
 
     def beat(self, member: str, epoch: int, **fields: Any) -> HeartbeatResult:
         return self.send(heartbeat(member_id=member, member_epoch=epoch, **fields))
@@ -154,7 +154,7 @@ class StreamsMember:
     def standby(self) -> frozenset[Task]:
         return self.owned["standby_tasks"]
 
-    def beat(self, *, revoke: bool = True, answer_lost: bool = False) -> HeartbeatResult:
+    def beat(self, *, revoke: bool = True, response_lost: bool = False) -> HeartbeatResult:
         """One heartbeat; when fenced or forgotten, it lets go of everything and joins again."""
         fields: dict[str, Any] = {}
         if self.epoch == 0:
@@ -170,7 +170,7 @@ class StreamsMember:
             self.epoch = 0
             return self.beat()
         self.run.make_internal_topics(result)
-        if answer_lost:
+        if response_lost:
             self.must_say = True
             return result
         self.must_say = False

@@ -13,11 +13,11 @@ DELAY_MS = 3000
 SUBSCRIBED_TO_T = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
 
 
-def value(reply: Any) -> dict[str, Any]:
-    """What a waiting answer was resolved with."""
-    assert isinstance(reply, DeferredResponse) and reply.resolved and reply.value is not None
-    answer: dict[str, Any] = reply.value
-    return answer
+def value(waiting: Any) -> dict[str, Any]:
+    """What a deferred response was resolved with."""
+    assert isinstance(waiting, DeferredResponse) and waiting.resolved and waiting.value is not None
+    response: dict[str, Any] = waiting.value
+    return response
 
 
 def group_of(run: ShardRun, group_id: str = "g") -> ClassicGroup:
@@ -28,15 +28,15 @@ def group_of(run: ShardRun, group_id: str = "g") -> ClassicGroup:
 
 def stable_group(run: ShardRun, count: int = 1, **options: Any) -> list[str]:
     """A group with so many members, each assigned its own number; returns their ids, the leader's first."""
-    replies = [run.join_fully(**options) for _ in range(count)]
-    while not replies[0].resolved:
+    joins = [run.join_fully(**options) for _ in range(count)]
+    while not joins[0].resolved:
         run.advance(DELAY_MS)
-    answers = [value(reply) for reply in replies]
-    ids = [answer["member_id"] for answer in answers]
-    leader, generation = answers[0]["leader"], answers[0]["generation_id"]
+    responses = [value(waiting) for waiting in joins]
+    ids = [response["member_id"] for response in responses]
+    leader, generation = responses[0]["leader"], responses[0]["generation_id"]
     syncing = {member: run.sync(member, generation) for member in ids if member != leader}
     run.sync(leader, generation, {member: b"%d" % at for at, member in enumerate(ids)})
-    assert all(reply.resolved for reply in syncing.values())
+    assert all(waiting.resolved for waiting in syncing.values())
     assert group_of(run).state is GroupState.STABLE
     return [leader, *(member for member in ids if member != leader)]
 
@@ -52,19 +52,19 @@ def test_first_join_needs_a_member_id() -> None:
     first = run.join()
     assert first["error_code"] == ErrorCode.MEMBER_ID_REQUIRED
     assert first["member_id"].startswith("client-")
-    reply = run.join(member=first["member_id"])
-    assert not reply.resolved
+    waiting = run.join(member=first["member_id"])
+    assert not waiting.resolved
     run.advance(DELAY_MS)
-    answer = value(reply)
-    assert answer["generation_id"] == 1 and answer["leader"] == answer["member_id"] == first["member_id"]
-    assert [row["member_id"] for row in answer["members"]] == [first["member_id"]]
+    response = value(waiting)
+    assert response["generation_id"] == 1 and response["leader"] == response["member_id"] == first["member_id"]
+    assert [row["member_id"] for row in response["members"]] == [first["member_id"]]
 
 
 def test_old_versions_join_at_once() -> None:
     run = ShardRun()
-    reply = run.join(version=3)
+    waiting = run.join(version=3)
     run.advance(DELAY_MS)
-    assert value(reply)["error_code"] == ErrorCode.NONE
+    assert value(waiting)["error_code"] == ErrorCode.NONE
 
 
 def test_a_member_id_that_no_one_joins_with_is_forgotten() -> None:
@@ -78,15 +78,15 @@ def test_a_member_id_that_no_one_joins_with_is_forgotten() -> None:
 
 def test_the_first_rebalance_waits_for_more_and_not_forever() -> None:
     run = ShardRun()
-    replies = [run.join_fully(rebalance_ms=10_000)]
+    joins = [run.join_fully(rebalance_ms=10_000)]
     for _ in range(6):
         run.advance(2000)
-        if not replies[0].resolved:
-            replies.append(run.join_fully(rebalance_ms=10_000))
+        if not joins[0].resolved:
+            joins.append(run.join_fully(rebalance_ms=10_000))
     run.advance(DELAY_MS)
-    assert all(reply.resolved for reply in replies)
-    assert {value(reply)["generation_id"] for reply in replies} == {1}
-    assert len(replies) == 5  # after ten seconds it was over, although more kept coming
+    assert all(waiting.resolved for waiting in joins)
+    assert {value(waiting)["generation_id"] for waiting in joins} == {1}
+    assert len(joins) == 5  # after ten seconds it was over, although more kept coming
 
 
 def test_a_hundred_members_at_once_are_one_generation() -> None:
@@ -98,10 +98,10 @@ def test_a_hundred_members_at_once_are_one_generation() -> None:
 def test_a_hundred_members_at_once_without_delay_are_two_generations() -> None:
     run = ShardRun(group_initial_rebalance_delay_ms=0)
     (first,) = stable_group(run)
-    replies = [run.join_fully() for _ in range(99)]
+    joins = [run.join_fully() for _ in range(99)]
     refused(lambda: run.heartbeat(first, 1), ErrorCode.REBALANCE_IN_PROGRESS)
     run.join(member=first)
-    assert {value(reply)["generation_id"] for reply in replies} == {2}
+    assert {value(waiting)["generation_id"] for waiting in joins} == {2}
 
 
 def test_a_slow_member_does_not_stop_heartbeats_of_others() -> None:
@@ -128,10 +128,10 @@ def test_assignments_reach_those_who_ask_later() -> None:
 
 def test_members_the_leader_forgot_get_nothing() -> None:
     run = ShardRun()
-    replies = [run.join_fully(), run.join_fully()]
+    joins = [run.join_fully(), run.join_fully()]
     run.advance(DELAY_MS * 2)
-    leader = value(replies[0])["leader"]
-    (other,) = {value(reply)["member_id"] for reply in replies} - {leader}
+    leader = value(joins[0])["leader"]
+    (other,) = {value(waiting)["member_id"] for waiting in joins} - {leader}
     waiting = run.sync(other, 1)
     run.sync(leader, 1, {leader: b"all", "stranger": b"x"})
     assert value(waiting)["assignment"] == b""
@@ -140,8 +140,8 @@ def test_members_the_leader_forgot_get_nothing() -> None:
 def test_rejoining_unchanged_moves_nothing_unless_it_is_the_leader() -> None:
     run = ShardRun()
     leader, other = stable_group(run, 2)
-    answer = run.join(member=other)
-    assert answer["generation_id"] == 1 and answer["members"] == [] and answer["leader"] == leader
+    response = run.join(member=other)
+    assert response["generation_id"] == 1 and response["members"] == [] and response["leader"] == leader
     assert group_of(run).state is GroupState.STABLE
     run.join(member=leader)
     assert group_of(run).state is GroupState.PREPARING_REBALANCE
@@ -150,17 +150,17 @@ def test_rejoining_unchanged_moves_nothing_unless_it_is_the_leader() -> None:
 def test_rejoining_with_other_metadata_rebalances() -> None:
     run = ShardRun()
     leader, other = stable_group(run, 2)
-    reply = run.join(member=other, protocols=[("range", b"other topics")])
+    waiting = run.join(member=other, protocols=[("range", b"other topics")])
     assert group_of(run).state is GroupState.PREPARING_REBALANCE
     run.join(member=leader)
-    assert value(reply)["generation_id"] == 2
+    assert value(waiting)["generation_id"] == 2
 
 
-def test_joining_again_before_the_assignment_gets_the_same_answer() -> None:
+def test_joining_again_before_the_assignment_gets_the_same_response() -> None:
     run = ShardRun()
-    replies = [run.join_fully(), run.join_fully()]
+    joins = [run.join_fully(), run.join_fully()]
     run.advance(DELAY_MS * 2)
-    leader = value(replies[0])["leader"]
+    leader = value(joins[0])["leader"]
     again = run.join(member=leader)
     assert again["generation_id"] == 1 and len(again["members"]) == 2
     assert group_of(run).state is GroupState.COMPLETING_REBALANCE
@@ -168,10 +168,10 @@ def test_joining_again_before_the_assignment_gets_the_same_answer() -> None:
 
 def test_one_who_joins_before_the_assignment_sends_all_back() -> None:
     run = ShardRun()
-    replies = [run.join_fully(), run.join_fully()]
+    joins = [run.join_fully(), run.join_fully()]
     run.advance(DELAY_MS * 2)
-    leader = value(replies[0])["leader"]
-    (other,) = {value(reply)["member_id"] for reply in replies} - {leader}
+    leader = value(joins[0])["leader"]
+    (other,) = {value(waiting)["member_id"] for waiting in joins} - {leader}
     waiting = run.sync(other, 1)
     run.join_fully()
     assert value(waiting)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
@@ -180,10 +180,10 @@ def test_one_who_joins_before_the_assignment_sends_all_back() -> None:
 
 def test_members_that_never_ask_for_their_assignment_are_put_out() -> None:
     run = ShardRun()
-    replies = [run.join_fully(session_ms=60_000, rebalance_ms=5000) for _ in range(2)]
+    joins = [run.join_fully(session_ms=60_000, rebalance_ms=5000) for _ in range(2)]
     run.advance(DELAY_MS * 2)
-    leader = value(replies[0])["leader"]
-    (other,) = {value(reply)["member_id"] for reply in replies} - {leader}
+    leader = value(joins[0])["leader"]
+    (other,) = {value(waiting)["member_id"] for waiting in joins} - {leader}
     run.sync(leader, 1, {leader: b"x"})
     run.advance(5000)
     assert other not in group_of(run).members
@@ -198,8 +198,8 @@ def test_sessions_end_and_the_group_goes_on() -> None:
     run.advance(6000)
     assert list(group_of(run).members) == [other]
     assert group_of(run).state is GroupState.PREPARING_REBALANCE
-    answer = run.join(member=other)
-    assert answer["leader"] == other and answer["generation_id"] == 2
+    response = run.join(member=other)
+    assert response["leader"] == other and response["generation_id"] == 2
 
 
 def test_a_commit_is_a_sign_of_life() -> None:
@@ -237,10 +237,10 @@ def test_a_stable_group_survives_a_restart() -> None:
 
 def test_a_write_that_fails_sends_everyone_back() -> None:
     run = ShardRun()
-    replies = [run.join_fully(), run.join_fully()]
+    joins = [run.join_fully(), run.join_fully()]
     run.advance(DELAY_MS * 2)
-    leader = value(replies[0])["leader"]
-    (other,) = {value(reply)["member_id"] for reply in replies} - {leader}
+    leader = value(joins[0])["leader"]
+    (other,) = {value(waiting)["member_id"] for waiting in joins} - {leader}
     waiting = run.sync(other, 1)
     run.fail_writes = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "disk full")
     with pytest.raises(KafkaError):
@@ -257,13 +257,13 @@ def test_a_write_that_fails_sends_everyone_back() -> None:
 
 def test_the_protocol_most_like_best_wins() -> None:
     run = ShardRun()
-    replies = [
+    joins = [
         run.join_fully(protocols=[("a", b"1"), ("b", b"2")]),
         run.join_fully(protocols=[("b", b"3"), ("a", b"4"), ("c", b"")]),
         run.join_fully(protocols=[("b", b"5"), ("a", b"6")]),
     ]
     run.advance(DELAY_MS * 2)
-    leader = next(value(reply) for reply in replies if value(reply)["members"])
+    leader = next(value(waiting) for waiting in joins if value(waiting)["members"])
     assert leader["protocol_name"] == "b"
     assert sorted(row["metadata"] for row in leader["members"]) == [b"2", b"3", b"5"]
 
@@ -330,9 +330,9 @@ def test_names_must_fit_into_the_record() -> None:
 
 def static_group(run: ShardRun, **options: Any) -> tuple[str, str]:
     """Two static members, "one" (the leader) and "two"; their member ids."""
-    replies = [run.join(instance="one", **options), run.join(instance="two", **options)]
+    joins = [run.join(instance="one", **options), run.join(instance="two", **options)]
     run.advance(DELAY_MS * 2)
-    one, two = (value(reply)["member_id"] for reply in replies)
+    one, two = (value(waiting)["member_id"] for waiting in joins)
     waiting = run.sync(two, 1, group_instance_id="two")
     run.sync(one, 1, {one: b"1", two: b"2"}, group_instance_id="one")
     assert value(waiting)["assignment"] == b"2"
@@ -343,24 +343,28 @@ def test_a_static_member_that_returns_moves_nothing() -> None:
     run = ShardRun()
     one, two = static_group(run)
     written = len(run.log)
-    answer = run.join(instance="two")
-    assert answer["error_code"] == ErrorCode.NONE and answer["generation_id"] == 1 and answer["member_id"] != two
-    assert answer["leader"] == one and answer["members"] == []
+    response = run.join(instance="two")
+    assert response["error_code"] == ErrorCode.NONE and response["generation_id"] == 1 and response["member_id"] != two
+    assert response["leader"] == one and response["members"] == []
     assert group_of(run).state is GroupState.STABLE
-    assert run.sync(answer["member_id"], 1, group_instance_id="two")["assignment"] == b"2"
+    assert run.sync(response["member_id"], 1, group_instance_id="two")["assignment"] == b"2"
     assert len(run.log) == written + 1
     run.restart()
-    assert run.sync(answer["member_id"], 1, group_instance_id="two")["assignment"] == b"2"
+    assert run.sync(response["member_id"], 1, group_instance_id="two")["assignment"] == b"2"
     assert run.heartbeat(one, 1, instance="one")["error_code"] == ErrorCode.NONE
 
 
 def test_a_static_leader_that_returns_does_not_assign_again() -> None:
     run = ShardRun()
     static_group(run)
-    answer = run.join(instance="one")
-    assert answer["skip_assignment"] is True and answer["leader"] == answer["member_id"] and len(answer["members"]) == 2
+    response = run.join(instance="one")
+    assert (
+        response["skip_assignment"] is True
+        and response["leader"] == response["member_id"]
+        and len(response["members"]) == 2
+    )
     again = run.join(instance="one", version=8)
-    assert again["leader"] == answer["member_id"] != again["member_id"] and again["members"] == []
+    assert again["leader"] == response["member_id"] != again["member_id"] and again["members"] == []
 
 
 def test_whoever_uses_the_old_member_id_is_fenced() -> None:
@@ -416,16 +420,16 @@ def test_leaving_by_instance_id() -> None:
 def test_a_returning_static_member_with_another_protocol_rebalances() -> None:
     run = ShardRun()
     one, _ = static_group(run, protocols=[("a", b""), ("b", b"")])
-    reply = run.join(instance="two", protocols=[("b", b"")])
-    assert isinstance(reply, DeferredResponse) and group_of(run).state is GroupState.PREPARING_REBALANCE
+    waiting = run.join(instance="two", protocols=[("b", b"")])
+    assert isinstance(waiting, DeferredResponse) and group_of(run).state is GroupState.PREPARING_REBALANCE
     run.join(member=one, instance="one", protocols=[("a", b""), ("b", b"")])
-    assert value(reply)["protocol_name"] == "b"
+    assert value(waiting)["protocol_name"] == "b"
 
 
 # Seen from outside
 
 
-def test_describe_and_list() -> None:
+def test_groups_are_described_and_listed() -> None:
     run = ShardRun()
     run.topics.add("t", 1)
     run.commit({("t", 0): 1}, group="simple")

@@ -26,7 +26,7 @@ HEARTBEAT_MS = 3000
 
 @dataclass(eq=False)
 class Consumer:
-    """A client as librdkafka or the Java consumer would be one: one request at a time, errors answered as they do."""
+    """A client as librdkafka or the Java consumer would be one: one request at a time, errors handled as they do."""
 
     run: ShardRun
     instance: str | None
@@ -71,18 +71,20 @@ class Consumer:
             self._failed(error.code)
 
     def _joined(self, partitions: int) -> None:
-        answer = _settled(self.joining)
-        if answer is None:
+        response = _settled(self.joining)
+        if response is None:
             return
         self.joining = None
-        if answer["error_code"]:
-            self.member = answer["member_id"] if answer["error_code"] == ErrorCode.MEMBER_ID_REQUIRED else self.member
-            self._failed(answer["error_code"])
+        if response["error_code"]:
+            self.member = (
+                response["member_id"] if response["error_code"] == ErrorCode.MEMBER_ID_REQUIRED else self.member
+            )
+            self._failed(response["error_code"])
             return
-        self.member, self.generation = answer["member_id"], answer["generation_id"]
+        self.member, self.generation = response["member_id"], response["generation_id"]
         assignments: dict[str, bytes] = {}
-        if answer["leader"] == self.member and not answer.get("skip_assignment"):
-            names = sorted(row["member_id"] for row in answer["members"])
+        if response["leader"] == self.member and not response.get("skip_assignment"):
+            names = sorted(row["member_id"] for row in response["members"])
             for at, name in enumerate(names):
                 assignments[name] = bytes(range(at, partitions, len(names)))
         try:
@@ -91,14 +93,14 @@ class Consumer:
             self._failed(error.code)
 
     def _synced(self) -> None:
-        answer = _settled(self.syncing)
-        if answer is None:
+        response = _settled(self.syncing)
+        if response is None:
             return
         self.syncing = None
-        if answer["error_code"]:
-            self._failed(answer["error_code"])
+        if response["error_code"]:
+            self._failed(response["error_code"])
             return
-        self.owned = frozenset(answer["assignment"])
+        self.owned = frozenset(response["assignment"])
         self.seen.append((self.generation, self.owner, self.owned))
 
     def _heartbeat(self) -> None:
@@ -119,10 +121,10 @@ class Consumer:
             assert code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED), ErrorCode(code)
 
 
-def _settled(answer: Any) -> dict[str, Any] | None:
-    if isinstance(answer, DeferredResponse):
-        return answer.value
-    settled: dict[str, Any] = answer
+def _settled(response: Any) -> dict[str, Any] | None:
+    if isinstance(response, DeferredResponse):
+        return response.value
+    settled: dict[str, Any] = response
     return settled
 
 

@@ -137,7 +137,7 @@ def test_who_is_fenced_hears_just_that_and_nothing_is_applied(code: ErrorCode) -
     story(main)
 
 
-def test_markers_for_groups_are_answered_as_leaders_of_partitions_do() -> None:
+def test_markers_for_groups_get_the_responses_of_partition_leaders() -> None:
     async def main() -> None:
         kept = Transactional()
         world = Groups(kept)
@@ -170,7 +170,7 @@ def empty(at: int, attributes: int) -> bytearray:
     return batch
 
 
-def test_what_a_log_may_hold() -> None:
+def test_records_and_markers_of_a_log_are_replayed() -> None:
     of_transaction = {"producer_id": 7, "producer_epoch": 3, "transactional": True}
     log = b"".join(
         (

@@ -11,7 +11,7 @@ from millstream.node.coordination.core.state_machine import CoordinatorResult, T
 from millstream.node.coordination.runtime import CoordinatorRuntime, MonotonicWallClock
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 HOUR_MS = 3_600_000
 
@@ -74,7 +74,7 @@ def test_a_session_ends_although_the_clock_is_set_back_meanwhile() -> None:
         runtime = CoordinatorRuntime(cast(Partition, partition), state, environment)
         await runtime.load()
         clock.set_by_ms -= HOUR_MS
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await state.rang.wait()
         runtime.close()
 

@@ -61,10 +61,10 @@ class TransactionRun:
         except ProducerIdNeeded:
             outcome = operation(next(self.ids))
         self._write(outcome)
-        answer: Any = outcome.response.value if isinstance(outcome.response, DeferredResponse) else outcome.response
-        if isinstance(answer, KafkaError):
-            raise answer
-        given: R = answer
+        response: Any = outcome.response.value if isinstance(outcome.response, DeferredResponse) else outcome.response
+        if isinstance(response, KafkaError):
+            raise response
+        given: R = response
         return given
 
     def _write(self, outcome: "CoordinatorResult[Any]") -> None:

@@ -111,10 +111,10 @@ class TransactionalRun(ConsumerRun):
             group_instance_id=instance,
             topics=[{"name": name, "partitions": rows} for name, rows in topics.items()],
         )
-        answer = self.run(lambda shard, now_ms: shard.offsets.commit_in_transaction(request, now_ms))
+        response = self.run(lambda shard, now_ms: shard.offsets.commit_in_transaction(request, now_ms))
         return {
             (topic["name"], row["partition_index"]): row["error_code"]
-            for topic in answer["topics"]
+            for topic in response["topics"]
             for row in topic["partitions"]
         }
 
@@ -126,17 +126,17 @@ class TransactionalRun(ConsumerRun):
     def delete_offset(self, topic: str, partition: int, group: str = "g") -> int:
         rows = [{"name": topic, "partitions": [{"partition_index": partition}]}]
         request = message("offset_delete", group_id=group, topics=rows)
-        answer = self.run(lambda shard, now_ms: shard.offsets.delete(request, now_ms))
-        return int(answer["topics"][0]["partitions"][0]["error_code"])
+        response = self.run(lambda shard, now_ms: shard.offsets.delete(request, now_ms))
+        return int(response["topics"][0]["partitions"][0]["error_code"])
 
     def stable(self, group: str, *wanted: tuple[str, int]) -> dict[tuple[str, int], tuple[int, int]]:
         """Error code and offset of each, as a consumer sees them who does not want to see what may change."""
         topics = [{"name": topic, "partition_indexes": [index]} for topic, index in wanted]
         request = message("offset_fetch", group_id=group, topics=topics)
-        answer = self.shard.offsets.fetch(request, 7, require_stable=True)
+        response = self.shard.offsets.fetch(request, 7, require_stable=True)
         return {
             (topic["name"], row["partition_index"]): (row["error_code"], row["committed_offset"])
-            for topic in answer["topics"]
+            for topic in response["topics"]
             for row in topic["partitions"]
         }
 

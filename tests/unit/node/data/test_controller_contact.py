@@ -148,8 +148,8 @@ def test_where_an_epoch_ends_is_not_its_to_say(node: Node) -> None:
     def ask(replica_id: int) -> int:
         row = SimpleNamespace(partition=0, current_leader_epoch=-1, leader_epoch=0)
         request: Any = SimpleNamespace(replica_id=replica_id, topics=[SimpleNamespace(topic="t", partitions=[row])])
-        answer: Any = handlers.offset_for_leader_epoch(request, nothing)
-        return int(answer["topics"][0]["partitions"][0].get("error_code", 0))
+        response: Any = handlers.offset_for_leader_epoch(request, nothing)
+        return int(response["topics"][0]["partitions"][0].get("error_code", 0))
 
     assert (ask(-1), ask(2)) == (0, 0)
     node.has_lost_controller = True

@@ -123,7 +123,7 @@ class Stage:
         self.produce = OpenedProduce(table, self.guard, self.schemas, environment, lambda: limits)
         self.taken: list[str] = []
         self.opened: dict[str, OpenedBatches] = {}
-        self.answers: dict[str, list[tuple[int, str | None]]] = {}
+        self.responses: dict[str, list[tuple[int, str | None]]] = {}
 
     def _offload(self, function: Callable[[], Any]) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -159,7 +159,7 @@ class Stage:
             return [(b"t", [PartitionResult(0, error.code, message=error.message)])]
 
         results, wait = self.produce.take(ProduceCall(asked, 9, buffer), append, refuse)
-        note: Callable[[Any], None] = lambda final: self.answers.__setitem__(  # noqa: E731
+        note: Callable[[Any], None] = lambda final: self.responses.__setitem__(  # noqa: E731
             name, [(row.error, row.message) for _, rows in final for row in rows]
         )
         if wait is None:
@@ -244,20 +244,20 @@ def test_what_headers_refuse_is_never_opened() -> None:
         stage.partitions[b"compacted"][0].refusal = KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "no")
         stage.send("gap", (b"compacted", 0, large(b"k")))
         assert await stage.work() == 0
-        assert stage.answers["gap"] == [(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)]
+        assert stage.responses["gap"] == [(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)]
 
     asyncio.run(scene())
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_limits(codec: Codec) -> None:
+def test_batches_above_the_limits_are_refused(codec: Codec) -> None:
     async def scene() -> None:
         stage = Stage(image_of(), OpeningLimits(max_bytes=250_000, max_records=3))
         for name, keys in (("fits", (b"a", b"b")), ("too many bytes", (b"a", b"b", b"c")), ("too many", (b"a",) * 4)):
             stage.send(name, (b"compacted", 0, large(*keys, codec=codec)))
         await stage.work()
         assert stage.taken == ["fits"]
-        assert stage.answers["too many bytes"] == stage.answers["too many"] == [(ErrorCode.MESSAGE_TOO_LARGE, None)]
+        assert stage.responses["too many bytes"] == stage.responses["too many"] == [(ErrorCode.MESSAGE_TOO_LARGE, None)]
 
     asyncio.run(scene())
 
@@ -285,7 +285,7 @@ def test_settings_that_change_while_a_batch_is_opened() -> None:
         await settled()
         stage.partitions[b"own"][0].log.config = LogConfig(cleanup_policy=frozenset({"compact"}))
         assert await stage.work() == 2
-        assert stage.answers["large"] == [(ErrorCode.INVALID_RECORD, None)], "it has no key"
+        assert stage.responses["large"] == [(ErrorCode.INVALID_RECORD, None)], "it has no key"
 
     asyncio.run(scene())
 
@@ -327,11 +327,11 @@ def test_what_is_still_unknown_is_refused_for_good() -> None:
         stage = Stage(image_of(value="true"))
         stage.schemas.may_go_on.set()
         stage.send("unknown", (b"t", 0, value(77)))
-        assert stage.answers == {}
+        assert stage.responses == {}
         await settled()
-        assert stage.answers["unknown"] == [(ErrorCode.INVALID_RECORD, None)]
+        assert stage.responses["unknown"] == [(ErrorCode.INVALID_RECORD, None)]
         stage.send("no id", (b"t", 0, b"plain"))
-        assert stage.answers["no id"] == [(ErrorCode.INVALID_RECORD, None)], "for that nothing needs to be read"
+        assert stage.responses["no id"] == [(ErrorCode.INVALID_RECORD, None)], "for that nothing needs to be read"
         assert not ErrorCode.INVALID_RECORD.retriable
 
     asyncio.run(scene())
@@ -345,23 +345,23 @@ def test_schemas_that_cannot_be_read_are_no_reason_for_good() -> None:
         stage.send("new", (b"t", 0, value(NEW)))
         stage.send("behind", (b"t", 0, value(KNOWN)))
         await settled()
-        assert stage.answers["new"] == [(ErrorCode.NOT_ENOUGH_REPLICAS, "not now")]
+        assert stage.responses["new"] == [(ErrorCode.NOT_ENOUGH_REPLICAS, "not now")]
         assert stage.taken == ["behind"]
 
     asyncio.run(scene())
 
 
-def test_the_end_and_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_above_the_bound_or_at_the_stop_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         stage = Stage(image_of(value="true"))
         stage.send("held", (b"t", 0, value(NEW)))
         monkeypatch.setattr("millstream.node.data.batch_opening.MOST_HELD_BYTES", 10)
         stage.send("too much", (b"t", 0, value(NEW)))
-        assert stage.answers["too much"][0][0] == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert stage.responses["too much"][0][0] == ErrorCode.NOT_ENOUGH_REPLICAS
         await asyncio.sleep(0)
         stage.produce.close()
         await settled()
-        assert stage.answers["held"] == [(ErrorCode.NOT_ENOUGH_REPLICAS, "the broker is stopping")]
+        assert stage.responses["held"] == [(ErrorCode.NOT_ENOUGH_REPLICAS, "the broker is stopping")]
         assert stage.taken == []
 
     asyncio.run(scene())

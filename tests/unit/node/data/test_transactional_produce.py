@@ -1,4 +1,4 @@
-"""Produce in a transaction while its coordinator takes its time: order, fencing, what changes meanwhile, answers."""
+"""Produce in a transaction while its coordinator takes its time: order, fencing, what changes meanwhile, responses."""
 
 import asyncio
 import random
@@ -45,11 +45,11 @@ class Clock:
 
 
 class Coordinator:
-    """Answers when the test says so."""
+    """Responds when the test says so."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
-        self._answers: list[asyncio.Future[dict[TopicPartition, ErrorCode]]] = []
+        self._responses: list[asyncio.Future[dict[TopicPartition, ErrorCode]]] = []
 
     async def verify(
         self,
@@ -62,16 +62,16 @@ class Coordinator:
     ) -> dict[TopicPartition, ErrorCode]:
         indexes = tuple(at.partition for at in partitions)
         self.asked.append((transactional_id, producer_id, producer_epoch, indexes, adds))
-        answer: asyncio.Future[dict[TopicPartition, ErrorCode]] = asyncio.get_running_loop().create_future()
-        self._answers.append(answer)
-        given = await answer
+        response: asyncio.Future[dict[TopicPartition, ErrorCode]] = asyncio.get_running_loop().create_future()
+        self._responses.append(response)
+        given = await response
         return {at: given.get(at, ErrorCode.NONE) for at in partitions}
 
-    async def answer(self, **errors: ErrorCode) -> None:
-        """Answers the oldest question; errors by partition, as p0=..."""
+    async def respond(self, **errors: ErrorCode) -> None:
+        """Responds to the oldest request; errors by partition, as p0=..."""
         await settle()
         at = {TopicPartition(TopicName("t"), int(name[1:])): error for name, error in errors.items()}
-        self._answers.pop(0).set_result(at)
+        self._responses.pop(0).set_result(at)
         await settle()
 
 
@@ -112,7 +112,7 @@ class World:
         return lambda: self.logs.create(TopicPartition(TopicName("t"), index), TOPIC_ID, LogConfig(), 0)
 
     def produce(self, *batches: tuple[int, bytes], version: int = 12, acks: int = -1, name: bytes | None = b"x") -> Any:
-        """Sends (partition, batch)s; what comes back is filled in when it is answered."""
+        """Sends (partition, batch)s; what comes back is filled in with the response."""
         buffer = bytearray(b"before")
         datas = []
         for index, data in batches:
@@ -120,18 +120,18 @@ class World:
             buffer += data
         request = ProduceRequest(name, acks, 1000, [(b"t", datas)])
         results, wait = self.handler.append(request, version, buffer)
-        answer: Any = SimpleNamespace(errors=None, offsets=None)
+        response: Any = SimpleNamespace(errors=None, offsets=None)
 
         def told(final: ProduceResults) -> None:
-            answer.errors = [row.error for row in final[0][1]]
-            answer.offsets = [row.base_offset for row in final[0][1]]
+            response.errors = [row.error for row in final[0][1]]
+            response.offsets = [row.base_offset for row in final[0][1]]
 
         if wait is None:
             told(results)
         else:
             wait(told)
         buffer[:] = b"\xff" * len(buffer)  # as the connection does with its own
-        return answer
+        return response
 
     def end(self, index: int, *, epoch: int = 0, committed: bool = True) -> None:
         self.partitions[index].append_marker(Marker(PRODUCER, epoch, 0, committed, 1), wires.now_ms())
@@ -163,7 +163,7 @@ def test_a_first_batch_waits_for_the_coordinator_and_the_next_ones_do_not(world:
         world.begin()
         first = world.produce((0, batch(0)))
         assert not first.offsets and world.partitions[0].log.log_end_offset == 0
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert (first.errors, first.offsets) == ([0], [0])
         assert world.coordinator.asked == [("x", PRODUCER, 0, (0,), True)]
         assert world.produce((0, batch(1))).offsets == [1], "at once"
@@ -171,7 +171,7 @@ def test_a_first_batch_waits_for_the_coordinator_and_the_next_ones_do_not(world:
         world.end(0)
         again = world.produce((0, batch(2)))
         assert again.errors is None, "another transaction"
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert again.offsets == [3]
 
     run(story())
@@ -180,14 +180,14 @@ def test_a_first_batch_waits_for_the_coordinator_and_the_next_ones_do_not(world:
 def test_pipelined_requests_stay_in_order_and_are_asked_about_together(world: World) -> None:
     async def story() -> None:
         world.begin()
-        answers = [world.produce((0, batch(0)))]
+        responses = [world.produce((0, batch(0)))]
         await settle()
-        answers += [world.produce((0, batch(sequence))) for sequence in range(1, 4)]
-        answers.append(world.produce((1, batch(0)), (2, batch(0))))
-        await world.coordinator.answer()
-        assert [each.offsets for each in answers[:4]] == [[0], None, None, None], "nobody overtakes"
-        await world.coordinator.answer()
-        assert [each.offsets for each in answers] == [[0], [1], [2], [3], [0, 0]]
+        responses += [world.produce((0, batch(sequence))) for sequence in range(1, 4)]
+        responses.append(world.produce((1, batch(0)), (2, batch(0))))
+        await world.coordinator.respond()
+        assert [each.offsets for each in responses[:4]] == [[0], None, None, None], "nobody overtakes"
+        await world.coordinator.respond()
+        assert [each.offsets for each in responses] == [[0], [1], [2], [3], [0, 0]]
         assert [asked[3] for asked in world.coordinator.asked] == [(0,), (1, 2)], "one question for what had gathered"
 
     run(story())
@@ -197,11 +197,11 @@ def test_a_partition_that_needs_no_question_waits_with_its_request(world: World)
     async def story() -> None:
         world.begin()
         opened = world.produce((0, batch(0)))
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         mixed = world.produce((0, batch(1)), (1, batch(0)))
         behind = world.produce((0, batch(2)))
         assert mixed.errors is None and behind.errors is None
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert (opened.offsets, mixed.offsets, behind.offsets) == ([0], [1, 0], [2])
 
     run(story())
@@ -214,9 +214,9 @@ def test_other_producers_do_not_wait(world: World) -> None:
         other = world.produce((0, batch(0, producer=8)), name=b"y")
         plain = world.produce((0, wires.batch(b"plain")), name=None)
         assert plain.offsets == [0]
-        await world.coordinator.answer(p0=ErrorCode.INVALID_TXN_STATE)
+        await world.coordinator.respond(p0=ErrorCode.INVALID_TXN_STATE)
         assert waiting.errors == [ErrorCode.INVALID_TXN_STATE] and other.errors is None
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert other.offsets == [1]
 
     run(story())
@@ -236,11 +236,13 @@ def test_other_producers_do_not_wait(world: World) -> None:
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 12, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_what_clients_are_told(world: World, said: ErrorCode, version: int, told: ErrorCode) -> None:
+def test_errors_of_verification_become_errors_of_the_produce_version(
+    world: World, said: ErrorCode, version: int, told: ErrorCode
+) -> None:
     async def story() -> None:
         world.begin()
         refused = world.produce((0, batch(0)), (1, batch(0)), version=version)
-        await world.coordinator.answer(p0=said)
+        await world.coordinator.respond(p0=said)
         assert (refused.errors, refused.offsets) == ([told, 0], [-1, 0])
         assert world.coordinator.asked[0][4] is (version >= 12)
 
@@ -258,23 +260,23 @@ def test_what_those_are_told_who_commit_offsets() -> None:
 def test_a_refusal_does_not_stop_those_behind_it(world: World) -> None:
     async def story() -> None:
         world.begin()
-        answers = [world.produce((0, batch(0))), world.produce((1, batch(0)))]
-        await world.coordinator.answer(p0=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        assert answers[0].errors == [ErrorCode.NOT_ENOUGH_REPLICAS] and answers[1].errors == [0]
+        responses = [world.produce((0, batch(0))), world.produce((1, batch(0)))]
+        await world.coordinator.respond(p0=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert responses[0].errors == [ErrorCode.NOT_ENOUGH_REPLICAS] and responses[1].errors == [0]
         again = world.produce((0, batch(0)))
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert again.offsets == [0]
 
     run(story())
 
 
-def test_a_marker_that_comes_before_the_answer_makes_it_worthless(world: World) -> None:
+def test_a_response_that_comes_after_a_marker_is_not_used(world: World) -> None:
     async def story() -> None:
         world.begin()
         late = world.produce((0, batch(0)), version=11)
         await settle()
         world.end(0, committed=False)
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert late.errors == [ErrorCode.INVALID_TXN_STATE]
         assert world.partitions[0].log.first_unstable_offset is None
 
@@ -288,13 +290,13 @@ def test_leadership_that_goes_and_one_that_comes_back(world: World) -> None:
         waiting = world.produce((0, batch(0)))
         await settle()
         partition.become_follower(replace(LED_HERE, leader=2, leader_epoch=1, replicas=(1, 2), isr=(1, 2)))
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert waiting.errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         partition.become_leader(replace(LED_HERE, leader_epoch=2))
         waiting = world.produce((0, batch(0)))
         await settle()
         partition.become_leader(replace(LED_HERE, leader_epoch=3))
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert waiting.errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER], "asked about in another epoch"
 
     run(story())
@@ -304,7 +306,7 @@ def test_an_outdated_epoch_is_refused_without_a_question(world: World) -> None:
     async def story() -> None:
         world.begin()
         opened = world.produce((0, batch(0, epoch=3)))
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert opened.errors == [0]
         assert world.produce((0, batch(1, epoch=2))).errors == [ErrorCode.INVALID_PRODUCER_EPOCH]
         assert len(world.coordinator.asked) == 1
@@ -326,7 +328,7 @@ def test_requests_that_are_no_proper_ones(world: World) -> None:
         plain = world.produce((0, wires.batch(b"of no transaction")))
         assert plain.offsets == [0], "as in Kafka: the id alone makes no transaction"
         unknown = world.produce((9, batch(0)), (0, batch(0)))
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert unknown.errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
         assert [asked[3] for asked in world.coordinator.asked] == [(0,)]
 
@@ -340,20 +342,20 @@ def test_without_verification_old_clients_are_not_asked_about_and_new_ones_are_a
         assert world.produce((0, batch(0)), version=11).offsets == [0]
         new = world.produce((1, batch(0)), version=12)
         assert new.errors is None
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert new.offsets == [0]
 
     run(story())
 
 
-def test_what_waits_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_batches_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactional_produce, "MAX_WAITING_BYTES", 1000)
 
     async def story() -> None:
         world.begin()
         first = world.produce((0, batch(0, b"x" * 500)))
         assert world.produce((0, batch(1, b"x" * 500))).errors == [ErrorCode.NOT_ENOUGH_REPLICAS]
-        await world.coordinator.answer()
+        await world.coordinator.respond()
         assert first.errors == [0]
         assert world.produce((0, batch(2))).errors == [ErrorCode.NOT_ENOUGH_REPLICAS], "the one before it comes first"
         assert world.produce((0, batch(1, b"x" * 500))).errors == [0]
@@ -364,10 +366,10 @@ def test_what_waits_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) ->
 def test_those_who_wait_when_the_broker_stops_are_told(world: World) -> None:
     async def story() -> None:
         world.begin()
-        answers = [world.produce((0, batch(0))), world.produce((0, batch(1)))]
+        responses = [world.produce((0, batch(0))), world.produce((0, batch(1)))]
         await settle()
         world.transactional.close()
         await settle()
-        assert [each.errors for each in answers] == [[ErrorCode.NOT_ENOUGH_REPLICAS]] * 2
+        assert [each.errors for each in responses] == [[ErrorCode.NOT_ENOUGH_REPLICAS]] * 2
 
     run(story())

@@ -27,50 +27,50 @@ def run() -> ConsumerRun:
     return made
 
 
-def rows(answer: dict[str, Any]) -> dict[UUID, list[int]]:
-    return {row["topic_id"]: row["partitions"] for row in answer["assignment"]["topic_partitions"]}
+def rows(response: dict[str, Any]) -> dict[UUID, list[int]]:
+    return {row["topic_id"]: row["partitions"] for row in response["assignment"]["topic_partitions"]}
 
 
 def test_the_first_member_gets_everything_at_once(run: ConsumerRun) -> None:
-    answer = run.join_consumer("a", "t")
+    response = run.join_consumer("a", "t")
     topic = run.topics.get("t")
     assert topic is not None
-    assert answer["member_id"] == "a"
-    assert answer["member_epoch"] == 1
-    assert answer["heartbeat_interval_ms"] == 5000
-    assert rows(answer) == {topic.id: [0, 1, 2, 3]}
+    assert response["member_id"] == "a"
+    assert response["member_epoch"] == 1
+    assert response["heartbeat_interval_ms"] == 5000
+    assert rows(response) == {topic.id: [0, 1, 2, 3]}
     assert run.group.state is GroupState.STABLE
 
 
 def test_a_heartbeat_that_changes_nothing_writes_nothing(run: ConsumerRun) -> None:
     run.join_consumer("a", "t")
     before = len(run.log)
-    answer = run.beat("a", 1)
-    assert answer["member_epoch"] == 1
-    assert "assignment" not in answer
+    response = run.beat("a", 1)
+    assert response["member_epoch"] == 1
+    assert "assignment" not in response
     assert len(run.log) == before
 
 
 def test_a_full_heartbeat_is_told_everything(run: ConsumerRun) -> None:
     first = run.join_consumer("a", "t")
     owned = first["assignment"]["topic_partitions"]
-    answer = run.beat("a", 1, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=["t"], topic_partitions=owned)
-    assert answer["assignment"] == first["assignment"]
+    response = run.beat("a", 1, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=["t"], topic_partitions=owned)
+    assert response["assignment"] == first["assignment"]
 
 
 def test_the_server_makes_an_id_for_old_clients(run: ConsumerRun) -> None:
-    answer = run.join_consumer("", "t", version=0)
-    assert len(answer["member_id"]) == 22
-    assert list(run.group.members) == [answer["member_id"]]
+    response = run.join_consumer("", "t", version=0)
+    assert len(response["member_id"]) == 22
+    assert list(run.group.members) == [response["member_id"]]
 
 
 def test_a_partition_is_given_only_when_its_owner_has_let_go(run: ConsumerRun) -> None:
     a, b = run.consumer("a", "t"), run.consumer("b", "t")
     a.beat()
-    answer = b.beat()
+    response = b.beat()
     assert b.owned == frozenset()
     assert b.epoch == 2
-    assert answer["heartbeat_interval_ms"] == 1000, "who waits comes again soon"
+    assert response["heartbeat_interval_ms"] == 1000, "who waits comes again soon"
     assert run.group.members["b"].state is MemberState.UNRELEASED
     assert run.group.state is GroupState.RECONCILING
     a.beat(revoke=False)
@@ -154,11 +154,11 @@ def test_another_epoch_is_fenced(run: ConsumerRun, epoch: int) -> None:
         run.beat("b", epoch)
 
 
-def test_the_epoch_before_is_taken_if_only_our_answer_was_lost(run: ConsumerRun) -> None:
+def test_the_epoch_before_is_taken_if_only_our_response_was_lost(run: ConsumerRun) -> None:
     a, b = run.consumer("a", "t"), run.consumer("b", "t")
     run.settle([a, b])
     b.leave()
-    a.beat(answer_lost=True)
+    a.beat(response_lost=True)
     assert run.group.members["a"].epoch == a.epoch + 1
     a.beat()
     assert len(a.owned) == 4
@@ -168,9 +168,9 @@ def test_the_epoch_before_is_taken_if_only_our_answer_was_lost(run: ConsumerRun)
 
 def test_a_fenced_member_begins_again_under_its_id(run: ConsumerRun) -> None:
     run.join_consumer("a", "t")
-    answer = run.join_consumer("a", "t")
-    assert answer["member_epoch"] == 1
-    assert len(next(iter(rows(answer).values()))) == 4
+    response = run.join_consumer("a", "t")
+    assert response["member_epoch"] == 1
+    assert len(next(iter(rows(response).values()))) == 4
 
 
 def test_unknown_members_and_groups(run: ConsumerRun) -> None:
@@ -202,7 +202,7 @@ def test_unknown_members_and_groups(run: ConsumerRun) -> None:
         ({"subscribed_topic_regex": r"(a)\1"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
     ],
 )
-def test_bad_requests(run: ConsumerRun, fields: dict[str, Any], code: ErrorCode) -> None:
+def test_bad_heartbeats_are_refused(run: ConsumerRun, fields: dict[str, Any], code: ErrorCode) -> None:
     given: dict[str, Any] = {
         "member": "a",
         "epoch": 0,
@@ -392,9 +392,9 @@ def test_many_who_come_at_once_are_assigned_once() -> None:
     run.topics.add("t", 20)
     consumers = [run.consumer(f"m{n}", "t") for n in range(10)]
     for each in consumers:
-        answer = each.beat()
+        response = each.beat()
     assert run.group.state is GroupState.ASSIGNING
-    assert answer["heartbeat_interval_ms"] == 1000
+    assert response["heartbeat_interval_ms"] == 1000
     assert (run.group.epoch, run.group.assignment_epoch) == (10, 1)
     run.advance(1000)
     run.settle(consumers)
@@ -481,7 +481,7 @@ def test_a_group_is_deleted_when_it_is_empty(run: ConsumerRun) -> None:
 # Views
 
 
-def test_describe_tells_all(run: ConsumerRun) -> None:
+def test_describe_shows_members_and_assignments(run: ConsumerRun) -> None:
     topic = run.topics.get("t")
     assert topic is not None
     run.join_consumer("a", "t", instance_id="one", rack_id="r", subscribed_topic_regex="nothing")

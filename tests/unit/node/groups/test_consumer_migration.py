@@ -212,7 +212,7 @@ def test_new_partitions_reach_classic_members(run: ConsumerRun) -> None:
     ("policy", "up", "down"),
     [("bidirectional", True, True), ("upgrade", True, False), ("downgrade", False, True), ("disabled", False, False)],
 )
-def test_the_policy_decides(policy: str, up: bool, down: bool) -> None:
+def test_the_policy_decides_which_migration_is_allowed(policy: str, up: bool, down: bool) -> None:
     run = ConsumerRun(group_initial_rebalance_delay_ms=0, group_consumer_migration_policy=policy)
     run.topics.add("t", 6)
     old = ClassicConsumer(run, "t")
@@ -253,8 +253,8 @@ def test_an_empty_group_takes_whatever_comes(run: ConsumerRun) -> None:
 
 
 def test_groups_that_cannot_go_over(run: ConsumerRun) -> None:
-    answer = run.join_fully(kind="connect", protocols=(("default", b""),))
-    assert not isinstance(answer, dict)
+    response = run.join_fully(kind="connect", protocols=(("default", b""),))
+    assert not isinstance(response, dict)
     with refused(ErrorCode.GROUP_ID_NOT_FOUND):
         run.join_consumer("new", "t")
     run = ConsumerRun(group_initial_rebalance_delay_ms=0)
@@ -309,7 +309,7 @@ def test_requests_of_the_old_protocol_are_checked(run: ConsumerRun) -> None:
     assert kinds == {"new": 1, old.id: 0}
 
 
-def test_what_members_send_each_other() -> None:
+def test_assignments_of_members_are_encoded_and_decoded() -> None:
     some = frozenset({("t", 1), ("t", 2), ("u", 0)})
     assert partitions_of(assignment(some)) == some
 

@@ -1,4 +1,4 @@
-"""Consumer groups under random lives: joins, leaves, crashes, slow members, lost answers, restarts, changing topics."""
+"""Consumer groups with random lives: joins, leaves, crashes, slow members, lost responses, restarts, new topics."""
 
 from typing import Any
 
@@ -75,9 +75,9 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         self.enter(self.run.consumer(f"m{self.count}", *topics, pattern=pattern, instance=instance))
 
     @precondition(lambda self: self.alive)
-    @rule(data=st.data(), revoke=st.booleans(), answer_lost=st.booleans())
-    def beat(self, data: st.DataObject, revoke: bool, answer_lost: bool) -> None:
-        self.pick(data).beat(revoke=revoke, answer_lost=answer_lost)
+    @rule(data=st.data(), revoke=st.booleans(), response_lost=st.booleans())
+    def beat(self, data: st.DataObject, revoke: bool, response_lost: bool) -> None:
+        self.pick(data).beat(revoke=revoke, response_lost=response_lost)
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data(), rounds=st.integers(1, 3))
@@ -104,7 +104,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     def beat_that_cannot_be_written(self, data: st.DataObject) -> None:
         self.run.fail_writes = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "disk full")
         try:
-            self.pick(data).beat(answer_lost=True)
+            self.pick(data).beat(response_lost=True)
         except KafkaError as error:
             assert error.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         self.run.fail_writes = None

@@ -93,7 +93,7 @@ def test_what_is_wrong_with_one_partition_is_said_of_it_alone(run: ShardRun) -> 
     assert run.commit({("gone", 0): 1}, version=10) == {("gone", 0): ErrorCode.UNKNOWN_TOPIC_ID}
 
 
-def test_who_may_commit(run: ShardRun) -> None:
+def test_only_members_of_the_generation_may_commit(run: ShardRun) -> None:
     at = ("t", 0)
     assert run.commit({at: 1}, group="none", generation=1, member="m") == {at: ErrorCode.GROUP_ID_NOT_FOUND}
     assert run.commit({at: 1}, group="none", generation=1, version=8) == {at: ErrorCode.ILLEGAL_GENERATION}
@@ -120,11 +120,11 @@ def test_fetch_of_what_is_not_there(run: ShardRun) -> None:
     assert [(row["committed_offset"], row["error_code"]) for row in topic["partitions"]] == [(-1, 0), (-1, 0)]
 
 
-def test_a_partition_asked_for_often_is_answered_once(run: ShardRun) -> None:
+def test_a_partition_named_often_is_in_the_response_once(run: ShardRun) -> None:
     run.commit({("t", 0): 7, ("t", 1): 8}, metadata="x" * 4000)
     rows = [{"name": "t", "partition_indexes": [0] * 1000}, {"name": "t", "partition_indexes": [0, 1]}] * 100
-    answer = run.shard.offsets.fetch(message("offset_fetch", group_id="g", topics=rows), 7)
-    shown = [row["committed_offset"] for topic in answer["topics"] for row in topic["partitions"]]
+    response = run.shard.offsets.fetch(message("offset_fetch", group_id="g", topics=rows), 7)
+    shown = [row["committed_offset"] for topic in response["topics"] for row in topic["partitions"]]
     assert shown == [7, 8]
 
 
@@ -221,11 +221,11 @@ def test_long_names_make_no_large_batch(run: ShardRun) -> None:
 def delete(run: ShardRun, *topics: tuple[str, int]) -> list[int]:
     rows = [{"name": name, "partitions": [{"partition_index": index}]} for name, index in topics]
     request = message("offset_delete", group_id="g", topics=rows)
-    answer = run.run(lambda shard, now: shard.offsets.delete(request, now))
-    return [row["error_code"] for topic in answer["topics"] for row in topic["partitions"]]
+    response = run.run(lambda shard, now: shard.offsets.delete(request, now))
+    return [row["error_code"] for topic in response["topics"] for row in topic["partitions"]]
 
 
-def test_deleting_offsets(run: ShardRun) -> None:
+def test_deleted_offsets_are_gone(run: ShardRun) -> None:
     with pytest.raises(KafkaError) as caught:
         delete(run, ("t", 0))
     assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND

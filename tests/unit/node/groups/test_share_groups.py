@@ -68,8 +68,8 @@ class Shard:
         request: Any = SimpleNamespace(
             group_id="g", member_id=member_id, member_epoch=epoch, rack_id=None, subscribed_topic_names=topics
         )
-        answer = self.run(lambda shard, now_ms: shard.share.heartbeat(request, "client", "/host", now_ms))
-        return dict(answer)
+        response = self.run(lambda shard, now_ms: shard.share.heartbeat(request, "client", "/host", now_ms))
+        return dict(response)
 
     @property
     def group(self) -> ShareGroup:
@@ -78,8 +78,8 @@ class Shard:
         return group
 
 
-def partitions(answer: dict[str, Any]) -> list[int]:
-    return [index for row in answer["assignment"]["topic_partitions"] for index in row["partitions"]]
+def partitions(response: dict[str, Any]) -> list[int]:
+    return [index for row in response["assignment"]["topic_partitions"] for index in row["partitions"]]
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ def test_a_member_that_is_silent_loses_its_partitions(shard: Shard) -> None:
     shard.beat("a", 1)
     shard.wait(2)
     assert set(shard.group.members) == {"a"}
-    answer = shard.beat("a", 2)
-    assert partitions(answer) == [0, 1, 2, 3]
+    response = shard.beat("a", 2)
+    assert partitions(response) == [0, 1, 2, 3]
 
 
-def test_an_answer_that_was_lost_is_given_again(shard: Shard) -> None:
+def test_a_response_that_was_lost_is_sent_again(shard: Shard) -> None:
     shard.beat("a", 0, ("t",))
     shard.beat("b", 0, ("t",))
     moved = shard.beat("a", 1)

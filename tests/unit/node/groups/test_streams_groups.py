@@ -155,7 +155,7 @@ def test_a_topology_that_differs(run: StreamsRun) -> None:
         run.join_streams("m2", {**COUNTS, "epoch": 1})
 
 
-def test_a_stale_topology(run: StreamsRun) -> None:
+def test_a_stale_topology_has_a_status(run: StreamsRun) -> None:
     run.join_streams("m1", {**COUNTS, "epoch": 3})
     result = run.join_streams("m2", {**COUNTS, "epoch": 2})
     assert [status["status_code"] for status in result.response["status"]] == [StatusCode.STALE_TOPOLOGY]
@@ -189,7 +189,7 @@ def test_endpoints_for_interactive_queries(run: StreamsRun) -> None:
     assert moved["endpoint_information_epoch"] > epoch
 
 
-def test_epochs_of_heartbeats(run: StreamsRun) -> None:
+def test_heartbeats_with_a_wrong_epoch_are_fenced(run: StreamsRun) -> None:
     (member,) = members(run, "m1")
     with pytest.raises(KafkaError) as fenced:
         run.beat("m1", member.epoch + 1)
@@ -248,7 +248,7 @@ def test_a_group_that_is_full(run: StreamsRun) -> None:
     assert full.value.code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_offsets_of_members(run: StreamsRun) -> None:
+def test_commits_check_the_member_and_its_epoch(run: StreamsRun) -> None:
     first, second = members(run, "m1", "m2")
     group = run.group
     group.check_offset_commit("m1", None, first.epoch, 9)
@@ -318,7 +318,7 @@ def test_a_change_of_the_settings_is_a_new_assignment(run: StreamsRun) -> None:
     assert first.standby and second.standby
 
 
-def test_the_description(run: StreamsRun) -> None:
+def test_describe_shows_topology_and_tasks(run: StreamsRun) -> None:
     run.join_streams("m1")
     described = run.shard.streams.describe("g")
     assert described["group_state"] == "Stable"
@@ -354,7 +354,7 @@ def test_an_empty_group_expires_with_its_offsets() -> None:
     assert "g" not in run.shard.groups and "g" not in run.shard.offsets.by_group
 
 
-def test_commits_in_transactions(run: StreamsRun) -> None:
+def test_transactional_commits_check_the_member_epoch(run: StreamsRun) -> None:
     (member,) = members(run, "m1")
     run.group.check_transactional_commit("m1", None, member.epoch)
     run.group.check_transactional_commit("", None, -1)

@@ -54,7 +54,7 @@ def test_internal_topics_get_the_partitions_of_the_source() -> None:
     assert [(each.task_count, each.is_stateful) for each in ready.subtopologies.values()] == [(4, False), (4, True)]
 
 
-def test_missing_source_topics() -> None:
+def test_missing_source_topics_are_named() -> None:
     sent = topology(subtopology("0", "a", "b", "c", "d", "words"))
     assert status(sent, words=1) == (
         StatusCode.MISSING_SOURCE_TOPICS,

@@ -97,10 +97,10 @@ def test_a_fetch_of_everything_hides_what_may_change(run: TransactionalRun) -> N
     run.commit({T0: 3, ("u", 0): 4})
     run.commit_in_transaction(1, {T0: 7, T1: 8})
     wanted = message("offset_fetch", group_id="g", topics=None)
-    answer = run.shard.offsets.fetch(wanted, 7, require_stable=True)
+    response = run.shard.offsets.fetch(wanted, 7, require_stable=True)
     shown = {
         (topic["name"], row["partition_index"]): (row["error_code"], row["committed_offset"])
-        for topic in answer["topics"]
+        for topic in response["topics"]
         for row in topic["partitions"]
     }
     assert shown == {T0: UNSTABLE, ("u", 0): (0, 4)}

@@ -17,7 +17,7 @@ def test_a_rate_is_right_from_the_first_second_on() -> None:
     assert 0 < rate.records_per_second < 25
 
 
-def test_shares_of_keys() -> None:
+def test_a_hot_key_has_its_share_of_records_and_bytes() -> None:
     shares = KeyShares()
     for second in range(60):
         shares.add([(b"hot", 100)] * 6 + [(None, 100)] * 2 + [(b"\xff%d" % second, 900)] * 2, 10.0, float(second))

@@ -39,7 +39,7 @@ def change(cluster: Cluster, resource: ConfigResource, *changes: ConfigChange) -
     return result
 
 
-def test_set_and_delete() -> None:
+def test_settings_are_set_and_deleted() -> None:
     cluster = some_cluster()
     changes = (
         ConfigChange("retention.ms", Operation.DELETE),
@@ -138,7 +138,7 @@ def test_append_and_subtract_start_from_what_is_in_force() -> None:
         (BROKER, [ConfigChange("max.connections.per.ip.overrides", 0, "x")], ErrorCode.INVALID_CONFIG, "address:count"),
     ],
 )
-def test_changes_that_cannot_be(
+def test_wrong_changes_of_settings_are_refused(
     resource: ConfigResource, changes: Sequence[ConfigChange], code: ErrorCode, message: str
 ) -> None:
     result = change(some_cluster(), resource, *changes)

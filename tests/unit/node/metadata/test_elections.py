@@ -21,7 +21,7 @@ def elect(cluster: Cluster, kind: int, *partitions: int) -> list[tuple[int, Erro
     asked = [("a", number) for number in partitions] if partitions else None
     decision = elect_leaders(cluster.image, kind, asked, cluster.config)
     cluster.take(decision)
-    return [(answer.partition, answer.error) for answer in decision.results]
+    return [(response.partition, response.error) for response in decision.results]
 
 
 def test_the_preferred_replica_leads_again() -> None:
@@ -59,7 +59,7 @@ def test_unclean_elections_by_hand() -> None:
 def test_elections_of_what_is_not_there() -> None:
     cluster = some_cluster()
     decision = elect_leaders(cluster.image, 0, [("a", 3), ("b", 0)], cluster.config)
-    assert {answer.error for answer in decision.results} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert {response.error for response in decision.results} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     with pytest.raises(KafkaError) as refused:
         elect_leaders(cluster.image, 2, None, cluster.config)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
@@ -101,7 +101,7 @@ def test_who_has_no_leader_gets_one_when_that_is_possible() -> None:
     assert cluster.partition().leader == 2
 
 
-def test_what_an_interrupted_unfencing_left() -> None:
+def test_partitions_without_leader_elect_one_after_an_interrupted_unfencing() -> None:
     cluster = some_cluster()
     cluster.fence(2, 1)
     broker = cluster.image.brokers[BrokerId(1)]

@@ -131,7 +131,7 @@ def test_only_checking_and_asking_twice() -> None:
     cluster = Cluster(1)
     off = FeatureUpdate(name=ELR, level=0, upgrade_type=UpgradeType.SAFE_DOWNGRADE)
     decision = update_features(cluster.image, [off], cluster.config, validate_only=True)
-    assert (decision.records, [answer.name for answer in decision.results]) == ((), [ELR])
+    assert (decision.records, [response.name for response in decision.results]) == ((), [ELR])
     with pytest.raises(KafkaError, match="twice"):
         update_features(cluster.image, [off, off], cluster.config)
 

@@ -66,7 +66,7 @@ def test_a_new_broker_takes_over_the_only_replica(clean: bool) -> None:
     assert cluster.partition("a", 1).replicas == (1,)
 
 
-def test_it_happens_once() -> None:
+def test_replicas_are_handed_over_once() -> None:
     cluster = machine(1)
     cluster.fence(1)
     replica = adopted(cluster)

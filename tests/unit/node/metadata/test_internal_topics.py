@@ -22,7 +22,7 @@ def test_internal_topics_follow_the_brokers() -> None:
     add(cluster, 3)
     add(cluster, 4)
     decision = grow_internal_topics(cluster.image, cluster.config)
-    assert [answer.error for answer in decision.results] == [ErrorCode.NONE] * 6
+    assert [response.error for response in decision.results] == [ErrorCode.NONE] * 6
     cluster.take(decision)
     held: dict[int, int] = {}
     preferred: dict[int, int] = {}

@@ -24,8 +24,8 @@ def some_cluster() -> Cluster:
 
 def test_the_isr_shrinks_and_grows() -> None:
     cluster = some_cluster()
-    answer = cluster.alter_isr(1, 2)
-    assert answer.state == cluster.partition()
+    response = cluster.alter_isr(1, 2)
+    assert response.state == cluster.partition()
     assert (cluster.partition().isr, cluster.partition().partition_epoch) == ((1, 2), 1)
     assert cluster.alter_isr(1, 2, 3).error is ErrorCode.NONE
     assert (cluster.partition().isr, cluster.partition().partition_epoch) == ((1, 2, 3), 2)
@@ -59,9 +59,9 @@ def test_an_isr_that_is_as_it_should_be_needs_no_record() -> None:
 def test_changes_that_are_refused(isr: tuple[int, ...], changes: dict[str, int], code: ErrorCode) -> None:
     cluster = some_cluster()
     before = cluster.image
-    answer = cluster.alter_isr(*isr, **({"broker": 1} | changes))  # type: ignore[arg-type]
-    assert (answer.error, answer.state) == (code, None)
-    assert answer.message
+    response = cluster.alter_isr(*isr, **({"broker": 1} | changes))  # type: ignore[arg-type]
+    assert (response.error, response.state) == (code, None)
+    assert response.message
     assert cluster.image.topics == before.topics
 
 
@@ -88,8 +88,8 @@ def test_the_leader_must_have_seen_this_process_catch_up() -> None:
             partition_epoch=state.partition_epoch,
             new_isr=[(1, leader.epoch), (2, epoch)],
         )
-        answer = alter_partitions(cluster.image, ONE, leader.epoch, [change], cluster.config).results[0]
-        assert answer.error is code
+        response = alter_partitions(cluster.image, ONE, leader.epoch, [change], cluster.config).results[0]
+        assert response.error is code
 
 
 def test_partitions_that_are_not_there() -> None:
@@ -101,7 +101,7 @@ def test_partitions_that_are_not_there() -> None:
         for topic_id, number in ((UUID(int=5), 0), (known, 2), (known, -1), (known, 0), (known, 0))
     ]
     decision = alter_partitions(cluster.image, ONE, epoch, missing, cluster.config)
-    assert [answer.error for answer in decision.results] == [
+    assert [response.error for response in decision.results] == [
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -20,7 +20,7 @@ from millstream.node.server.request import Context
 from millstream.node.server.service import Peer
 from tests.unit.node.metadata.cluster import Cluster
 
-SESSION_S = 9.0
+SESSION_SECONDS = 9.0
 VERSION = 12
 
 
@@ -31,7 +31,7 @@ class World:
         self.cluster = Cluster(3)
         self.cluster.create(NewTopic(name="a", assignments=[(0, [1, 2, 3])]))
         self.now_s = 100.0
-        self.lost = LostBrokers(lambda: self.cluster.image, lambda: SESSION_S, lambda: self.now_s)
+        self.lost = LostBrokers(lambda: self.cluster.image, lambda: SESSION_SECONDS, lambda: self.now_s)
         known: dict[str, Any] = {
             "node_id": 2,
             "image": lambda: self.cluster.image,
@@ -48,22 +48,22 @@ class World:
         self.lost.follow(self.cluster.take(decision))
 
     def ask(self, *, all_topics: bool = False) -> tuple[list[int], int, int, list[int]]:
-        """The brokers of a Metadata answer; leader, error and offline replicas of the partition."""
+        """The brokers of a Metadata response; leader, error and offline replicas of the partition."""
         topics = None if all_topics else [{"name": "a", "topic_id": UUID(int=0)}]
         encoded = request_schema("metadata").encode({"topics": topics}, VERSION)
         request: Any = request_schema("metadata").read(Cursor(encoded), VERSION)
-        answer = self.handlers.metadata(request, Context(VERSION, "test", Peer("127.0.0.1", 1, "PLAINTEXT")))
-        if inspect.isawaitable(answer):
-            answer = asyncio.run(_value(answer))
-        assert isinstance(answer, bytes)
-        told: Message = response_schema("metadata").read(Cursor(answer), VERSION)
+        response = self.handlers.metadata(request, Context(VERSION, "test", Peer("127.0.0.1", 1, "PLAINTEXT")))
+        if inspect.isawaitable(response):
+            response = asyncio.run(_value(response))
+        assert isinstance(response, bytes)
+        told: Message = response_schema("metadata").read(Cursor(response), VERSION)
         partition = told.topics[0].partitions[0]
         brokers = [broker.node_id for broker in told.brokers]
         return brokers, partition.leader_id, partition.error_code, list(partition.offline_replicas)
 
 
-async def _value(answer: Any) -> Any:
-    return await answer
+async def _value(response: Any) -> Any:
+    return await response
 
 
 def _not_needed() -> NoReturn:
@@ -104,7 +104,7 @@ def test_a_fenced_broker_is_listed_for_the_time_of_a_session(world: World) -> No
     assert world.ask() == ([1, 2, 3], 2, 0, [1])
     assert world.ask(all_topics=True) == ([2, 3], 2, 0, [1]), "who asks for everything wants it as it is"
     assert world.lost.missing() == frozenset(), "the metadata knows better now"
-    world.now_s += SESSION_S - 0.1
+    world.now_s += SESSION_SECONDS - 0.1
     assert world.ask() == ([1, 2, 3], 2, 0, [1])
     world.now_s += 0.2
     assert world.ask() == ([2, 3], 2, 0, [1])
@@ -121,5 +121,5 @@ def test_a_broker_that_begins_again_is_listed_when_it_serves(world: World) -> No
 
 def test_those_who_were_fenced_long_ago_are_not_listed(world: World) -> None:
     world.cluster.fence(3)
-    lost = LostBrokers(lambda: world.cluster.image, lambda: SESSION_S, lambda: world.now_s)
+    lost = LostBrokers(lambda: world.cluster.image, lambda: SESSION_SECONDS, lambda: world.now_s)
     assert lost.departed() == frozenset()

@@ -127,12 +127,12 @@ def test_a_broker_is_unfenced_once_it_has_caught_up() -> None:
     cluster = replicated()
     cluster.restart(1, clean=True, unfence=False)
     epoch = cluster.image.brokers[ONE].epoch
-    answer = beat(cluster, offset=epoch - 1)
-    assert (answer.is_caught_up, answer.is_fenced) == (False, True)
-    answer = beat(cluster, offset=epoch, want_fence=True)
-    assert (answer.is_caught_up, answer.is_fenced) == (True, True)
-    answer = beat(cluster, offset=epoch)
-    assert (answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (True, False, False)
+    response = beat(cluster, offset=epoch - 1)
+    assert (response.is_caught_up, response.is_fenced) == (False, True)
+    response = beat(cluster, offset=epoch, want_fence=True)
+    assert (response.is_caught_up, response.is_fenced) == (True, True)
+    response = beat(cluster, offset=epoch)
+    assert (response.is_caught_up, response.is_fenced, response.should_shut_down) == (True, False, False)
     assert cluster.image.brokers[ONE].active
     log = len(cluster.log)
     assert not beat(cluster, offset=epoch).is_fenced
@@ -145,17 +145,17 @@ def test_a_broker_may_ask_to_be_fenced() -> None:
     assert all(1 not in cluster.partition(number=number).isr for number in range(6))
 
 
-def test_a_controlled_shutdown() -> None:
+def test_a_controlled_shutdown_moves_the_leaders() -> None:
     cluster = replicated()
-    answer = beat(cluster, want_shut_down=True)
-    assert (answer.should_shut_down, answer.is_fenced, answer.in_controlled_shutdown) == (False, False, True)
+    response = beat(cluster, want_shut_down=True)
+    assert (response.should_shut_down, response.is_fenced, response.in_controlled_shutdown) == (False, False, True)
     for number in range(6):
         partition = cluster.partition(number=number)
         assert partition.leader in (2, 3)
         assert set(partition.isr) == {2, 3}
     assert not beat(cluster, want_shut_down=True, others_caught_up=False).should_shut_down
-    answer = beat(cluster, want_shut_down=True)
-    assert (answer.should_shut_down, answer.is_fenced) == (True, True)
+    response = beat(cluster, want_shut_down=True)
+    assert (response.should_shut_down, response.is_fenced) == (True, True)
     assert beat(cluster, want_shut_down=True).should_shut_down
     # A process that has begun to stop is not taken back.
     assert beat(cluster).is_fenced
@@ -166,8 +166,8 @@ def test_a_shutdown_that_was_written_only_in_part_goes_on() -> None:
     cluster = replicated()
     records = begin_controlled_shutdown(cluster.image, ONE, cluster.config).records
     cluster.write(records[:2])
-    answer = beat(cluster, want_shut_down=True)
-    assert not answer.should_shut_down
+    response = beat(cluster, want_shut_down=True)
+    assert not response.should_shut_down
     assert all(cluster.partition(number=number).leader != 1 for number in range(6))
     assert beat(cluster, want_shut_down=True).should_shut_down
 
@@ -185,8 +185,8 @@ def test_the_last_replica_shuts_down_and_leads_when_it_is_back() -> None:
 @pytest.mark.parametrize("wishes", [{"want_fence": True, "want_shut_down": True}, {"want_shut_down": True}])
 def test_who_leads_nothing_may_stop_at_once(wishes: dict[str, bool]) -> None:
     cluster = Cluster(2)
-    answer = beat(cluster, **wishes)
-    assert (answer.should_shut_down, answer.is_fenced) == (True, True)
+    response = beat(cluster, **wishes)
+    assert (response.should_shut_down, response.is_fenced) == (True, True)
     assert cluster.image.brokers[ONE].fenced
 
 
@@ -194,8 +194,8 @@ def test_a_broker_whose_log_directory_failed_leads_nothing_until_it_registers_ag
     disk = UUID(int=77)
     cluster = replicated()
     cluster.restart(1, clean=True, disk=disk)
-    answer = beat(cluster, want_fence=True, want_shut_down=True, offline_log_dirs=(disk,))
-    assert answer.is_fenced and answer.should_shut_down
+    response = beat(cluster, want_fence=True, want_shut_down=True, offline_log_dirs=(disk,))
+    assert response.is_fenced and response.should_shut_down
     for partition in cluster.image.topics[TopicName("a")].partitions:
         assert partition.leader in (TWO, 3) and ONE not in partition.isr
     registered = cluster.image.brokers[ONE]

@@ -158,7 +158,9 @@ def test_unclean_elections_where_they_are_allowed() -> None:
         (None, "nonsense", "true", True),
     ],
 )
-def test_where_the_setting_comes_from(topic: str | None, default: str | None, static: str, allowed: bool) -> None:
+def test_unclean_election_follows_the_setting_of_the_topic_first(
+    topic: str | None, default: str | None, static: str, allowed: bool
+) -> None:
     name = "unclean.leader.election.enable"
     cluster = Cluster(2, f"{name}={static}")
     cluster.create(NewTopic(name="a", assignments=[(0, (1, 2))], configs={name: topic} if topic else {}))

@@ -82,7 +82,7 @@ def test_a_new_partition_has_its_active_replicas_in_sync() -> None:
         ([1], "not consistent with previous partitions, which have 2"),
     ],
 )
-def test_assignments_that_cannot_be(replicas: list[int], message: str) -> None:
+def test_wrong_assignments_are_refused(replicas: list[int], message: str) -> None:
     with pytest.raises(KafkaError, match=message) as refused:
         check_assignment(Cluster(2).image, replicas, 2)
     assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -132,7 +132,7 @@ def test_brokers_that_are_away_come_last_even_if_they_have_a_rack_of_their_own()
         assert replicas[2] in (3, 4)
 
 
-def test_racks_take_turns() -> None:
+def test_brokers_of_racks_are_interleaved() -> None:
     racks = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: None}
     places = {number: Place(rack, default_machine(number)) for number, rack in racks.items()}
     assert interleaved(places, places) == [1, 4, 6, 2, 5, 3]
@@ -160,7 +160,7 @@ def test_a_cordoned_broker_gets_nothing_new() -> None:
     keep = Reassignment(topic="a", partition=0, replicas=(1, 3))
     take = Reassignment(topic="a", partition=1, replicas=(1, 3))
     results = alter_reassignments(cluster.image, [keep, take], cluster.config).results
-    assert [answer.error for answer in results] == [ErrorCode.NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert [response.error for response in results] == [ErrorCode.NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT]
     cordon(cluster, 3, None)
     assert len(place_replicas(cluster.image, 1, 3, Random(1))[0]) == 3
 

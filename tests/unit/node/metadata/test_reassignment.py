@@ -44,8 +44,8 @@ def test_a_reassignment_is_complete_when_all_that_stay_are_in_sync() -> None:
     assert (cluster.partition().leader, cluster.partition().leader_epoch) == (1, 0)
     assert cluster.alter_isr(1, 2, 3, 4).error is ErrorCode.NONE
     assert moving(cluster) == ((4, 5, 2, 1, 3), (4, 5), (1, 3))
-    answer = cluster.alter_isr(1, 2, 3, 4, 5)
-    assert answer.error is ErrorCode.NEW_LEADER_ELECTED
+    response = cluster.alter_isr(1, 2, 3, 4, 5)
+    assert response.error is ErrorCode.NEW_LEADER_ELECTED
     assert moving(cluster) == ((4, 5, 2), (), ())
     state = cluster.partition()
     assert (state.leader, state.isr, state.leader_epoch) == (4, (2, 4, 5), 1)
@@ -55,10 +55,10 @@ def test_a_reassignment_is_complete_when_all_that_stay_are_in_sync() -> None:
 def test_a_leader_that_stays_hears_that_it_is_complete() -> None:
     cluster = some_cluster()
     move(cluster, (4, 1))
-    answer = cluster.alter_isr(1, 2, 3, 4)
-    assert answer.error is ErrorCode.NONE
+    response = cluster.alter_isr(1, 2, 3, 4)
+    assert response.error is ErrorCode.NONE
     state = cluster.partition()
-    assert answer.state == state
+    assert response.state == state
     assert (state.replicas, state.isr, state.leader, state.leader_epoch) == ((4, 1), (1, 4), 1, 1)
 
 
@@ -126,7 +126,7 @@ def test_the_replication_factor_may_be_kept() -> None:
 
 
 @pytest.mark.parametrize("replicas", [(), (1, 1), (1, 9)])
-def test_replicas_that_cannot_be(replicas: tuple[int, ...]) -> None:
+def test_wrong_replicas_are_refused(replicas: tuple[int, ...]) -> None:
     assert move(some_cluster(), replicas) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
@@ -139,7 +139,7 @@ def test_one_refusal_does_not_hinder_others() -> None:
         Reassignment(topic="a", partition=1, replicas=(5, 2, 3)),
     ]
     decision = alter_reassignments(cluster.image, asked, cluster.config)
-    assert [answer.error for answer in decision.results] == [
+    assert [response.error for response in decision.results] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NONE,

@@ -352,7 +352,7 @@ def test_damaged_records_are_corrupt_metadata_or_records(record: MetadataRecord,
         ("0114000000", "1 extra bytes"),
     ],
 )
-def test_what_is_wrong_is_said(value: str, message: str) -> None:
+def test_a_corrupt_record_is_an_error_with_its_reason(value: str, message: str) -> None:
     with pytest.raises(CorruptMetadataError, match=message):
         decode_record(bytes.fromhex(value))
 

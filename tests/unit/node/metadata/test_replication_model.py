@@ -163,8 +163,8 @@ class Replication:
             self._alter([*state.isr, number])
 
     def _alter(self, isr: list[int]) -> None:
-        answer = self.cluster.alter_isr(*isr)
-        assert answer.error in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED, ErrorCode.INELIGIBLE_REPLICA)
+        response = self.cluster.alter_isr(*isr)
+        assert response.error in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED, ErrorCode.INELIGIBLE_REPLICA)
 
     # What people and the controller do
 

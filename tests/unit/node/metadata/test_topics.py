@@ -52,7 +52,7 @@ def test_replicas_that_a_person_chose() -> None:
     assert [each.replicas for each in cluster.image.topics[TopicName("a")].partitions] == [(2, 3), (3, 1)]
 
 
-def test_only_checking_changes_nothing_but_answers_the_same() -> None:
+def test_validate_only_changes_nothing_but_gets_the_same_response() -> None:
     cluster = Cluster()
     topics = [NewTopic(name="a"), NewTopic(name="b b")]
     decision = create_topics(cluster.image, topics, cluster.config, cluster.random, validate_only=True)
@@ -132,7 +132,7 @@ def test_names_that_are_taken() -> None:
         (NewTopic(name="a", assignments=[(1, [1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "consecutive 0-based"),
     ],
 )
-def test_topics_that_cannot_be(topic: NewTopic, code: ErrorCode, message: str) -> None:
+def test_wrong_topics_are_refused(topic: NewTopic, code: ErrorCode, message: str) -> None:
     found = refused(Cluster(2), topic)
     assert found[0] is code
     assert message in found[1]
@@ -159,7 +159,7 @@ def test_deletion_by_name_and_by_id() -> None:
         ([TopicReference(name="a"), TopicReference(name="a")], ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_deletions_that_cannot_be(references: list[TopicReference], code: ErrorCode) -> None:
+def test_wrong_deletions_are_refused(references: list[TopicReference], code: ErrorCode) -> None:
     cluster = Cluster()
     cluster.create(NewTopic(name="a"))
     decision = delete_topics(cluster.image, references, cluster.config)
@@ -185,7 +185,7 @@ def test_deletion_can_be_switched_off() -> None:
     assert result.message is not None and "delete.topic.enable=false" in result.message
 
 
-def test_more_partitions() -> None:
+def test_a_topic_gets_more_partitions() -> None:
     cluster = Cluster(2)
     cluster.create(NewTopic(name="a", partition_count=2, replication_factor=2))
     old = cluster.image.topics[TopicName("a")]
@@ -214,7 +214,7 @@ def test_more_partitions() -> None:
         (NewPartitions(name="a", count=3, assignments=[[9]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no such broker"),
     ],
 )
-def test_partitions_that_cannot_be(request_: NewPartitions, code: ErrorCode, message: str) -> None:
+def test_wrong_partition_counts_are_refused(request_: NewPartitions, code: ErrorCode, message: str) -> None:
     cluster = Cluster(2)
     cluster.create(NewTopic(name="a", partition_count=2))
     decision = create_partitions(cluster.image, [request_], cluster.config, cluster.random)

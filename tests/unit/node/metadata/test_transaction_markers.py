@@ -16,7 +16,7 @@ from millstream.node.server.network import SocketNetwork
 from millstream.node.transactions.markers import TransactionMarkers
 from tests.unit.node.controller.bench import LeapingLoop
 from tests.unit.node.coordination.transaction_run import partition
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 A, B, C = partition("a"), partition("b"), partition("c")
 HERE = 1
@@ -92,7 +92,7 @@ def run(work: Callable[[Leaders, TransactionMarkers], Coroutine[Any, Any, None]]
         environment = Environment(None, loop, None, random.Random(1), SocketNetwork(loop))  # type: ignore[arg-type]
         markers = TransactionMarkers(leaders, leaders, leaders, environment)  # type: ignore[arg-type]
         try:
-            await asyncio.wait_for(work(leaders, markers), PATIENCE_S)
+            await asyncio.wait_for(work(leaders, markers), TIMEOUT_SECONDS)
         finally:
             markers.close()
 
@@ -112,7 +112,7 @@ def sent(markers: TransactionMarkers, producer_id: int, *partitions: TopicPartit
     return done
 
 
-def test_here_and_elsewhere() -> None:
+def test_markers_go_to_local_and_remote_leaders() -> None:
     async def work(leaders: Leaders, markers: TransactionMarkers) -> None:
         leaders.led = {A: HERE, B: 2, C: 3}
         await sent(markers, 5, A, B, C)
@@ -122,7 +122,7 @@ def test_here_and_elsewhere() -> None:
     run(work)
 
 
-def test_what_gathers_goes_together() -> None:
+def test_markers_that_wait_are_sent_in_one_request() -> None:
     async def work(leaders: Leaders, markers: TransactionMarkers) -> None:
         leaders.led = {A: 2, B: 2}
         first = sent(markers, 5, A)
@@ -138,7 +138,7 @@ def test_what_gathers_goes_together() -> None:
 
 
 @pytest.mark.parametrize("broker", [HERE, 2])
-def test_what_fails_is_tried_again(broker: int) -> None:
+def test_markers_that_fail_are_sent_again(broker: int) -> None:
     async def work(leaders: Leaders, markers: TransactionMarkers) -> None:
         leaders.led = {A: broker, B: broker}
         leaders.errors = {

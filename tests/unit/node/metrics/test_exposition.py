@@ -67,7 +67,7 @@ def test_a_histogram_counts_each_value_up_to_its_bound(values: list[float]) -> N
     ("value", "text"),
     [(True, "1"), (3, "3"), (3.0, "3"), (0.1, "0.1"), (1e300, "1e+300"), (math.inf, "+Inf"), (1 << 70, str(1 << 70))],
 )
-def test_numbers(value: float, text: str) -> None:
+def test_numbers_are_written_as_prometheus_expects(value: float, text: str) -> None:
     assert number(value) == text
 
 

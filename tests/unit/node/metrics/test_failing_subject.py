@@ -24,24 +24,26 @@ async def fail(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     raise ZeroDivisionError("by a bug")
 
 
-def test_the_others_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_subject_hides_no_other_metrics(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(
         endpoints, "SUBJECTS", (MetricsSubject("broken", (), fail), MetricsSubject("whole", (KNOWN,), tell))
     )
-    answers: list[HttpResponse] = []
+    responses: list[HttpResponse] = []
 
     async def ask() -> None:
         environment = SimpleNamespace(stopwatch=None, loop=asyncio.get_running_loop())
         node = endpoints.NodeEndpoints(cast(Any, SimpleNamespace(environment=environment)))
         second: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
-        node.respond(HttpRequest("/metrics", {}), answers.append)
+        node.respond(HttpRequest("/metrics", {}), responses.append)
         node.respond(HttpRequest("/metrics", {}), second.set_result)  # who asks meanwhile gets the same page
-        answers.append(await second)
+        responses.append(await second)
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(ask())
-    assert answers[0] is answers[1] and answers[0].status == 200
-    page = Scraped(answers[0].body.decode())
+    assert responses[0] is responses[1] and responses[0].status == 200
+    page = Scraped(responses[0].body.decode())
     assert page("known") == 5
     assert page("millstream_scrape_success", subject="broken") == 0
     assert page("millstream_scrape_success", subject="whole") == 1

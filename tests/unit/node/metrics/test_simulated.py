@@ -19,11 +19,11 @@ class Scraper:
     async def start(self) -> None:
         while not self.page:
             try:
-                answer = await self._get("/readyz")
-                if answer.startswith(b"HTTP/1.1 200"):
+                response = await self._get("/readyz")
+                if response.startswith(b"HTTP/1.1 200"):
                     self.page = await self._get("/metrics")
                 else:
-                    self.refusals.append(answer)
+                    self.refusals.append(response)
             except OSError:
                 pass  # no one listens there yet
             await asyncio.sleep(0.05)
@@ -68,7 +68,7 @@ def scraped(seed: str) -> tuple[list[bytes], bytes]:
 
 def test_a_simulated_node_is_like_any_other_and_the_same_every_time() -> None:
     refusals, page = scraped("7")
-    assert any(b"503" in answer and b"not registered" in answer for answer in refusals)
+    assert any(b"503" in response and b"not registered" in response for response in refusals)
     head, _, body = page.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
     shown = Scraped(body.decode())

@@ -193,7 +193,7 @@ def test_dead_letters_are_archived_in_two_steps() -> None:
     assert again.start == 2
 
 
-def test_per_key_order() -> None:
+def test_records_of_a_key_are_acquired_in_order() -> None:
     share = ordered()
     share.admit(0, 5, [(0, b"x", 0), (1, b"x", 0), (2, b"y", 0), (3, None, 0), (4, b"x", 0)], 0)
     assert share.acquire("a", [(0, 5)], 100, 0) == [Acquired(0, 0, 1), Acquired(2, 3, 1)]

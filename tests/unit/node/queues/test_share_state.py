@@ -117,7 +117,7 @@ def test_a_state_in_the_largest_epoch_can_be_replaced(kept: Kept) -> None:
     assert kept.again().states[KEY].start_offset == 4
 
 
-def test_deletion_leaves_nothing(kept: Kept) -> None:
+def test_a_deleted_state_is_gone(kept: Kept) -> None:
     kept.run(kept.shard.delete(KEY))
     assert kept.again().states == {}
     assert kept.shard.delete(KEY).records == []

@@ -104,7 +104,7 @@ def described(*components: FilterComponent, strict: bool = False) -> list[float]
     return sorted(value for _, values in found for value in values.values())
 
 
-def test_filters() -> None:
+def test_filters_choose_the_quotas_that_are_described() -> None:
     assert described() == [1.0, 2.0, 3.0, 4.0, 100.0]
     assert described(strict=True) == []
     assert described(FilterComponent("user", MATCH_EXACT, "alice")) == [2.0, 100.0]

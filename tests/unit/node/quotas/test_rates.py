@@ -21,7 +21,7 @@ def test_after_the_throttle_time_the_rate_is_within_the_limit() -> None:
     assert rate.throttle_ms(200, 110.0 + throttle_ms / 1000) == 0
 
 
-def test_samples_expire() -> None:
+def test_samples_leave_the_rate_after_the_window() -> None:
     rate = SampledRate(11, 1.0)
     rate.record(1000, 100.0)
     assert not rate.is_idle(110.9)

@@ -31,7 +31,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class FetchAnswer:
+class FetchResponse:
     asked: FollowerPosition
     error: int = 0
     records: tuple[Record, ...] = ()
@@ -140,26 +140,26 @@ class Broker:
         self.leader.appended(self.model.now_ms)
         self.look()
 
-    def serve(self, follower_id: int, follower_epoch: int, asked: FollowerPosition) -> FetchAnswer:
+    def serve(self, follower_id: int, follower_epoch: int, asked: FollowerPosition) -> FetchResponse:
         leader = self.leader
         if leader is None:
-            return FetchAnswer(asked, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return FetchResponse(asked, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if asked.leader_epoch != leader.leader_epoch:
             older = asked.leader_epoch < leader.leader_epoch
-            return FetchAnswer(asked, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+            return FetchResponse(asked, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
         log = self.log
         try:
             leader.follower(follower_id, follower_epoch)
         except KafkaError as error:
-            return FetchAnswer(asked, error.code)
+            return FetchResponse(asked, error.code)
         if asked.last_fetched_epoch >= 0:
             epoch, end = log.end_offset_of_epoch(asked.last_fetched_epoch)
             if epoch < 0 or end < 0:
-                return FetchAnswer(asked, ErrorCode.OFFSET_OUT_OF_RANGE)
+                return FetchResponse(asked, ErrorCode.OFFSET_OUT_OF_RANGE)
             if epoch < asked.last_fetched_epoch or end < asked.offset:
-                return FetchAnswer(asked, diverging=(epoch, end), high_watermark=self.high_watermark)
+                return FetchResponse(asked, diverging=(epoch, end), high_watermark=self.high_watermark)
         if not log.log_start_offset <= asked.offset <= log.log_end_offset:
-            return FetchAnswer(asked, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return FetchResponse(asked, ErrorCode.OFFSET_OUT_OF_RANGE)
         leader.fetched(
             follower_id,
             offset=asked.offset,
@@ -169,25 +169,25 @@ class Broker:
         )
         self.look()
         records = log.read(asked.offset, self.model.rng.randrange(1, 5))
-        return FetchAnswer(asked, 0, tuple(records), None, self.high_watermark, log.log_start_offset)
+        return FetchResponse(asked, 0, tuple(records), None, self.high_watermark, log.log_start_offset)
 
     # Following
 
-    def take(self, answer: FetchAnswer, leader: "Broker") -> None:
+    def take(self, response: FetchResponse, leader: "Broker") -> None:
         follower = self.follower
-        if follower is None or not follower.is_current(answer.asked):
+        if follower is None or not follower.is_current(response.asked):
             return
         before = self.high_watermark
-        if answer.error:
+        if response.error:
             range_is_known = leader.leader is not None and leader.leader.leader_epoch == follower.leader_epoch
-            if follower.refused(answer.error) is Reaction.REQUEST_RANGE and range_is_known:
+            if follower.refused(response.error) is Reaction.REQUEST_RANGE and range_is_known:
                 follower.leader_range(leader.log.log_start_offset, leader.log.log_end_offset, self.model.now_ms)
-        elif answer.diverging is not None:
-            follower.diverged(*answer.diverging)
+        elif response.diverging is not None:
+            follower.diverged(*response.diverging)
         else:
-            self.log.append_as_follower(answer.asked.offset, list(answer.records))
-            follower.advanced(answer.high_watermark, answer.log_start)
-            self.log.delete_before(min(answer.log_start, follower.high_watermark))
+            self.log.append_as_follower(response.asked.offset, list(response.records))
+            follower.advanced(response.high_watermark, response.log_start)
+            self.log.delete_before(min(response.log_start, follower.high_watermark))
         assert follower.high_watermark >= min(before, self.model.safe_end), "something committed was cut off"
         self.look()
 
@@ -237,7 +237,7 @@ class ClusterModel:
             broker.learn()
         self.proposals: deque[tuple[Broker, Proposal]] = deque()
         self.fetches: list[tuple[Broker, int, Broker, FollowerPosition]] = []
-        self.answers: list[tuple[Broker, int, FetchAnswer, Broker]] = []
+        self.responses: list[tuple[Broker, int, FetchResponse, Broker]] = []
 
     # The controller
 
@@ -352,7 +352,7 @@ class ClusterModel:
             self.fetches.append((broker, broker.epoch, leader, broker.follower.position()))
 
     def _deliver(self) -> None:
-        queue: list[Any] = self.rng.choice([self.fetches, self.answers])
+        queue: list[Any] = self.rng.choice([self.fetches, self.responses])
         if not queue:
             return
         at = self.rng.randrange(len(queue))
@@ -365,11 +365,11 @@ class ClusterModel:
                 member == broker.id and registered > epoch for member, registered in self.registered_as_seen_by(leader)
             )
             if leader.is_up and not has_stale_epoch:
-                self.answers.append((broker, epoch, leader.serve(broker.id, epoch, position), leader))
+                self.responses.append((broker, epoch, leader.serve(broker.id, epoch, position), leader))
         else:
-            broker, epoch, answer, leader = message
+            broker, epoch, response, leader = message
             if broker.is_up and broker.epoch == epoch:
-                broker.take(answer, leader)
+                broker.take(response, leader)
 
     def _learn(self) -> None:
         broker = self.rng.choice(self.brokers)
@@ -394,7 +394,7 @@ class ClusterModel:
             return
         error, confirmed = self.alter_partition(broker, proposal)
         if self.rng.random() < 0.2:
-            self.proposals.append((broker, proposal))  # the answer is lost, and it is sent again
+            self.proposals.append((broker, proposal))  # the response is lost, and it is sent again
             return
         if broker.leader.on_response(proposal, error, confirmed, self.now_ms) is NextStep.SEND_AGAIN:
             self.proposals.append((broker, proposal))

@@ -11,7 +11,7 @@ import pytest
 from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedCluster
 from tests.topics import await_topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire, values
 
 T = TypeVar("T")
@@ -86,11 +86,11 @@ class Replicated:
         row: dict[str, Any] = {"topic": topic, "partitions": [partition]}
         if version >= 13:
             row["topic_id"] = self.topic_id(topic, number)
-        answer = self.wire(number).call(
+        response = self.wire(number).call(
             "fetch", version, **{"max_wait_ms": 0, "min_bytes": 1, "topics": [row], **fields}
         )
-        assert answer.error_code == 0, answer
-        found: Message = answer.responses[0].partitions[0]
+        assert response.error_code == 0, response
+        found: Message = response.responses[0].partitions[0]
         return found
 
     def read_all(self, number: int, topic: str) -> list[bytes]:
@@ -102,14 +102,14 @@ class Replicated:
 
     def end(self, number: int, topic: str, *, timestamp: int = -1, **fields: Any) -> Message:
         row = {"partition_index": 0, "timestamp": timestamp}
-        answer = self.wire(number).call(
+        response = self.wire(number).call(
             "list_offsets", 7, **{"replica_id": -1, "topics": [{"name": topic, "partitions": [row]}], **fields}
         )
-        found: Message = answer.topics[0].partitions[0]
+        found: Message = response.topics[0].partitions[0]
         return found
 
 
-def eventually(check: Callable[[], T], *, seconds: float = PATIENCE_S) -> T:
+def eventually(check: Callable[[], T], *, seconds: float = TIMEOUT_SECONDS) -> T:
     """What `check` returns, once it does not raise AssertionError any more."""
     deadline = time.monotonic() + seconds
     while True:

@@ -62,7 +62,7 @@ def wait_for(partition: Any, *, acks_all: bool = True) -> tuple[Any, list[KafkaE
         (Partition(due=True, flushed=END), True, True),
     ],
 )
-def test_what_a_write_waits_for(partition: Any, acks_all: bool, may: bool) -> None:
+def test_a_write_waits_for_commit_and_flush(partition: Any, acks_all: bool, may: bool) -> None:
     assert may_acknowledge(partition, END, acks_all=acks_all) is may
     waiting, heard = wait_for(partition, acks_all=acks_all)
     assert heard == ([None] if may else [])
@@ -98,7 +98,7 @@ def test_a_disk_that_fails_ends_the_wait_for_the_replicas() -> None:
     assert partition.waiter.cancelled
 
 
-def test_who_cancels_is_not_called() -> None:
+def test_a_cancelled_wait_is_not_called() -> None:
     partition = Partition(committed=0, before_ack=True)
     waiting, heard = wait_for(partition)
     waiting.cancel()

@@ -20,7 +20,7 @@ def follower_of(log: MemoryLog, *, epoch: int = 9, committed: int = 0) -> Partit
     return PartitionFollower(log, 1, epoch, committed)
 
 
-def test_where_it_fetches() -> None:
+def test_a_follower_fetches_from_the_end_of_its_log() -> None:
     assert follower_of(log_of()).position() == (9, 0, -1, 0)
     assert follower_of(log_of(1, 1, 4, start=5)).position() == (9, 8, 4, 5)
 
@@ -35,7 +35,7 @@ def test_where_it_fetches() -> None:
         ((1, 1), 1, 0, 0),
     ],
 )
-def test_where_the_logs_part(own: tuple[int, ...], epoch: int, end: int, left: int) -> None:
+def test_a_diverging_log_is_truncated_where_it_diverges(own: tuple[int, ...], epoch: int, end: int, left: int) -> None:
     log = log_of(*own)
     follower = follower_of(log, committed=len(own))
     assert follower.diverged(epoch, end) == left
@@ -88,11 +88,11 @@ def test_the_high_watermark_is_ours_and_the_leaders() -> None:
         ErrorCode.CORRUPT_MESSAGE,
     ],
 )
-def test_other_errors_pass(error: ErrorCode) -> None:
+def test_other_errors_make_a_follower_wait(error: ErrorCode) -> None:
     assert follower_of(log_of(1)).refused(error) is Reaction.BACK_OFF
 
 
-def test_an_answer_to_an_older_question_is_not_used() -> None:
+def test_a_response_to_an_older_request_is_not_used() -> None:
     log = log_of(1, 1)
     follower = follower_of(log)
     asked = follower.position()

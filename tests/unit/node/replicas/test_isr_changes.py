@@ -14,11 +14,11 @@ from millstream.node.replicas import isr_changes
 from millstream.node.replicas.core.leader import Confirmed, NextStep, Proposal
 from millstream.node.replicas.isr_changes import IsrChanges
 from millstream.node.runtime.real_environment import real_environment
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 
 class Link:
-    """The controller: answers by the next of its reactions, with success when there are no more."""
+    """The controller: responds by the next of its reactions, with success when there are no more."""
 
     def __init__(self) -> None:
         self.asked: list[dict[tuple[UUID, int], list[int]]] = []
@@ -60,10 +60,10 @@ class Partition:
     def __init__(self, number: int) -> None:
         self.topic_id = UUID(int=number)
         self.topic_partition = TopicPartition(TopicName(f"t{number}"), 0)
-        self.answers: list[tuple[int, Confirmed | None]] = []
+        self.responses: list[tuple[int, Confirmed | None]] = []
 
     def on_proposal_response(self, proposal: Proposal, error: int, confirmed: Confirmed | None) -> NextStep:
-        self.answers.append((error, confirmed))
+        self.responses.append((error, confirmed))
         return NextStep.SEND_AGAIN if error == ErrorCode.REQUEST_TIMED_OUT else NextStep.NOTHING
 
 
@@ -77,8 +77,8 @@ def run(link: Link, partitions: list[Partition], monkeypatch: pytest.MonkeyPatch
         changes = IsrChanges(link, 1, lambda: 10, real_environment(asyncio.get_running_loop()))
         for partition in partitions:
             changes.submit(partition, PROPOSAL)  # type: ignore[arg-type]
-        async with asyncio.timeout(PATIENCE_S):
-            while not all(each.answers and not each.answers[-1][0] for each in partitions):  # noqa: ASYNC110
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while not all(each.responses and not each.responses[-1][0] for each in partitions):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         changes.close()
 
@@ -90,18 +90,18 @@ def test_all_that_wait_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     run(link, partitions, monkeypatch)
     (asked,) = link.asked
     assert asked == {(partition.topic_id, 0): [1, 2] for partition in partitions}
-    assert all(partition.answers == [(0, Confirmed(5, 8, (1, 2)))] for partition in partitions)
+    assert all(partition.responses == [(0, Confirmed(5, 8, (1, 2)))] for partition in partitions)
 
 
 @pytest.mark.parametrize(
     "reaction", [KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody there"), ErrorCode.STALE_BROKER_EPOCH]
 )
-def test_what_was_not_answered_is_asked_again(reaction: KafkaError | int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_without_a_response_are_repeated(reaction: KafkaError | int, monkeypatch: pytest.MonkeyPatch) -> None:
     link, partition = Link(), Partition(1)
     link.reactions = [reaction, reaction]
     run(link, [partition], monkeypatch)
     assert len(link.asked) == 3
-    assert [error for error, _ in partition.answers] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT, 0]
+    assert [error for error, _ in partition.responses] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT, 0]
 
 
 def test_only_what_is_not_settled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +116,4 @@ def test_a_fault_on_the_way_does_not_leave_a_proposal_in_flight_for_ever(monkeyp
     link.reactions = [RuntimeError("a bug")]
     run(link, [partition], monkeypatch)
     assert len(link.asked) == 2
-    assert [error for error, _ in partition.answers] == [0]
+    assert [error for error, _ in partition.responses] == [0]

@@ -76,7 +76,7 @@ class Case:
     def propose(self) -> Proposal | None:
         return self.leader.propose(self.now_ms)
 
-    def answer(self, proposal: Proposal, error: int = 0, isr: tuple[int, ...] | None = None) -> NextStep:
+    def respond(self, proposal: Proposal, error: int = 0, isr: tuple[int, ...] | None = None) -> NextStep:
         confirmed = None if error else Confirmed(5, proposal.partition_epoch + 1, isr or proposal.members)
         return self.leader.on_response(proposal, error, confirmed, self.now_ms)
 
@@ -129,7 +129,7 @@ def test_a_silent_follower_counts_until_the_controller_has_let_it_go() -> None:
     assert proposal == Proposal(((1, 10), (2, 20)), 5, 9)
     assert case.propose() is None, "one at a time"
     assert case.leader.high_watermark == 0
-    assert case.answer(proposal) is NextStep.NOTHING
+    assert case.respond(proposal) is NextStep.NOTHING
     assert case.leader.isr == {1, 2} and case.leader.high_watermark == 5
 
 
@@ -155,7 +155,7 @@ def test_growth_needs_all_that_is_committed_and_the_start_of_the_epoch() -> None
     case.append(2)
     case.fetch(2, 12)
     assert case.leader.high_watermark == 10
-    case.answer(proposal)
+    case.respond(proposal)
     assert case.leader.isr == {1, 2, 3}
     case.fetch(3, 12)
     assert case.leader.high_watermark == 12
@@ -173,9 +173,9 @@ def test_a_refused_growth_is_off_after_the_second_time() -> None:
     case.fetch(3, 0)
     proposal = case.propose()
     assert proposal is not None
-    assert case.answer(proposal, ErrorCode.INELIGIBLE_REPLICA) is NextStep.SEND_AGAIN
+    assert case.respond(proposal, ErrorCode.INELIGIBLE_REPLICA) is NextStep.SEND_AGAIN
     assert 3 in case.leader.maximal_isr
-    assert case.answer(proposal, ErrorCode.INELIGIBLE_REPLICA) is NextStep.NOTHING
+    assert case.respond(proposal, ErrorCode.INELIGIBLE_REPLICA) is NextStep.NOTHING
     assert 3 not in case.leader.maximal_isr
     assert case.propose() is None, "not at once again"
     case.now_ms += 500
@@ -196,28 +196,28 @@ def test_a_proposal_that_was_overtaken_counts_until_the_metadata_tells(error: Er
     case.fetch(3, 0)
     proposal = case.propose()
     assert proposal is not None
-    assert case.answer(proposal, error) is NextStep.NOTHING
+    assert case.respond(proposal, error) is NextStep.NOTHING
     assert case.leader.maximal_isr == {1, 2, 3} and case.propose() is None
     case.leader.updated(replicas=(1, 2, 3), isr=(1, 2), partition_epoch=10, now_ms=0)
     assert case.leader.maximal_isr == {1, 2} and case.leader.proposal is None
 
 
-def test_an_answer_that_no_one_understood_is_asked_for_again() -> None:
+def test_a_proposal_is_sent_again_after_a_retriable_error() -> None:
     case = Case(isr=(1, 2))
     case.fetch(3, 0)
     proposal = case.propose()
     assert proposal is not None
     for error in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR):
-        assert case.answer(proposal, error) is NextStep.SEND_AGAIN
+        assert case.respond(proposal, error) is NextStep.SEND_AGAIN
     assert case.leader.proposal is proposal
 
 
-def test_metadata_older_than_the_answer_changes_nothing() -> None:
+def test_metadata_older_than_the_response_changes_nothing() -> None:
     case = Case(isr=(1, 2))
     case.fetch(3, 0)
     proposal = case.propose()
     assert proposal is not None
-    case.answer(proposal)
+    case.respond(proposal)
     case.leader.updated(replicas=(1, 2, 3), isr=(1, 2), partition_epoch=9, now_ms=0)
     assert case.leader.isr == {1, 2, 3}
 

@@ -51,7 +51,7 @@ def planted_eager_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionLeader, "propose", eager)
 
 
-def planted_late_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def planted_late_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_current(self: PartitionFollower, asked: FollowerPosition) -> bool:
         return asked.leader_epoch == self.leader_epoch and asked.offset == self._log.log_end_offset
 
@@ -81,9 +81,11 @@ def planted_forgetful_growth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.plain
 @pytest.mark.parametrize(
-    "plant", [planted_eager_shrink, planted_late_answers, planted_early_growth, planted_forgetful_growth]
+    "plant", [planted_eager_shrink, planted_late_responses, planted_early_growth, planted_forgetful_growth]
 )
-def test_the_model_notices(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_finds_planted_bugs(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError):
         for seed in range(300):

@@ -16,7 +16,7 @@ from millstream.node.replicas.throttle import ReplicaThrottle, parse_throttled
         ("nonsense,1:x,2:3", {(2, 3)}),
     ],
 )
-def test_which_replicas_a_setting_names(text: str, named: set[tuple[int, int]] | None) -> None:
+def test_the_setting_names_throttled_replicas(text: str, named: set[tuple[int, int]] | None) -> None:
     assert parse_throttled(text) == named
 
 

@@ -26,7 +26,7 @@ from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.transactions.coordinator import STATE_TOPIC, TransactionShards, shard_of
 from millstream.node.transactions.core.transaction import ProducerStart
 from tests.unit.node.coordination.transaction_run import partition
-from tests.waiting import PATIENCE_S, until_async
+from tests.waiting import TIMEOUT_SECONDS, until_async
 
 AT = TopicPartition(STATE_TOPIC, 0)
 TOPIC_ID = UUID(int=4)
@@ -81,7 +81,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, PATIENCE_S))
+    asyncio.run(asyncio.wait_for(story, TIMEOUT_SECONDS))
 
 
 async def decide(shards: TransactionShards, name: str) -> None:
@@ -150,7 +150,7 @@ def test_a_shard_that_cannot_be_loaded_is_tried_again(world: World, monkeypatch:
             nonlocal failures
             failures -= 1
             if failures >= 0:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not answer")
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not respond")
             return read(*arguments, **options)
 
         monkeypatch.setattr(type(log), "read", lambda self, *a, **o: failing(*a, **o))

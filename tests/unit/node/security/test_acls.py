@@ -170,11 +170,11 @@ def test_resources_without_acls_are_for_all_only_if_the_setting_says_so() -> Non
         ("10.0.0.0/8", "unknown", False),
     ],
 )
-def test_hosts(pattern: str, host: str, matches: bool) -> None:
+def test_hosts_match_addresses_and_networks(pattern: str, host: str, matches: bool) -> None:
     assert host_matches(pattern, host) is matches
 
 
-def test_some_resource_of_a_type() -> None:
+def test_an_acl_for_any_resource_of_a_type_is_found() -> None:
     def some(*acls: AccessControlEntryRecord) -> bool:
         return AclTable(acls, NO_SETTINGS).access((ALICE,), "h").allows_some(AclOperation.WRITE, TOPIC)
 

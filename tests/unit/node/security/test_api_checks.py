@@ -36,7 +36,7 @@ def test_principal_has_kafkas_bytes() -> None:
     assert encode_principal(Peer("h", 1, "L", principal=Principal("User", "bob"))) == b"\0\0\x05User\x04bob\0\0"
 
 
-def test_bytes_that_are_no_principal() -> None:
+def test_malformed_principals_are_refused() -> None:
     good = encode_principal(Peer("h", 1, "L", groups=(Principal("Group", "ops"),)))
     for end in range(len(good)):
         with pytest.raises(ValueError):
@@ -47,7 +47,7 @@ def test_bytes_that_are_no_principal() -> None:
 
 
 @pytest.mark.parametrize("host", ["10.1.2.3", "::1", "2001:db8::7"])
-def test_addresses(host: str) -> None:
+def test_addresses_are_converted_to_bytes_and_text(host: str) -> None:
     assert address_text(address_bytes(host)) == host
 
 

@@ -18,7 +18,7 @@ def request(api: str, **fields: object) -> Message:
     return schema.decode(schema.encode(fields, version), version)
 
 
-def test_an_event() -> None:
+def test_an_event_has_all_fields() -> None:
     peer = Peer("10.0.0.1", 5, "CLIENT", client_id="tool")
     document = event("authentication", "failure", peer, 3, 1234, mechanism="PLAIN", name="", reason="no")
     assert json.loads(encoded(document)) == {
@@ -70,7 +70,7 @@ def test_long_requests_are_cut() -> None:
     assert document["topics"][-1] == "… 500 in all"
 
 
-def test_results() -> None:
+def test_results_are_taken_from_the_errors_of_a_response() -> None:
     response = {"topics": [{"name": "a", "error_code": 0}, {"name": "b", "error_code": 36}]}
     assert errors_of(response) == [{"name": "b", "error": "TOPIC_ALREADY_EXISTS"}]
     assert result_of(errors_of(response)) == "failure"

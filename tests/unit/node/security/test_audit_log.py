@@ -40,7 +40,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_off() -> None:
+def test_a_log_without_a_topic_records_nothing() -> None:
     async def run() -> None:
         log = audit_log(asyncio.get_running_loop())
         fail(log, 3)

@@ -53,7 +53,7 @@ def test_pem_files_pkcs12_files_and_texts_are_the_same(files: Files, identity: I
         assert [each["serialNumber"] for each in material.client.get_ca_certs()]
 
 
-def test_an_encrypted_key(tmp_path: Path, identity: Identity) -> None:
+def test_an_encrypted_key_needs_its_password(tmp_path: Path, identity: Identity) -> None:
     path = tmp_path / "encrypted.pem"
     path.write_text(identity.key_pem("key-password") + identity.chain_pem)
     settings = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(path)}
@@ -62,7 +62,7 @@ def test_an_encrypted_key(tmp_path: Path, identity: Identity) -> None:
     assert "ssl.key.password is wrong" in refusal({**settings, "ssl.key.password": "other"})
 
 
-def test_refused_stores(tmp_path: Path, files: Files, identity: Identity) -> None:
+def test_wrong_stores_are_refused(tmp_path: Path, files: Files, identity: Identity) -> None:
     jks = tmp_path / "node.jks"
     jks.write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
     junk = tmp_path / "junk.p12"
@@ -103,7 +103,7 @@ def test_refused_stores(tmp_path: Path, files: Files, identity: Identity) -> Non
         assert message in refusal(settings)
 
 
-def test_versions_and_suites(files: Files) -> None:
+def test_versions_and_suites_are_those_of_the_settings(files: Files) -> None:
     def versions(**settings: str) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
         values = {name.replace("_", "."): value for name, value in settings.items()}
         context = load(listener({**files.properties(), **values}), is_server=True).server
@@ -117,7 +117,7 @@ def test_versions_and_suites(files: Files) -> None:
     assert versions(ssl_cipher_suites="TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256") == (old, old)
 
 
-def test_what_may_replace_a_certificate(files: Files, tmp_path: Path) -> None:
+def test_a_certificate_is_replaced_by_a_compatible_one_only(files: Files, tmp_path: Path) -> None:
     current = Certificates("SSL", listener(files.properties()))
     expired = authority().sign(
         "node", hosts=("localhost", "127.0.0.1", "::1"), valid_for=datetime.timedelta(minutes=-1)
@@ -200,7 +200,7 @@ def test_certificates_of_clients_of_sasl(files: Files, settings: dict[str, str],
         ("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
     ],
 )
-def test_names(java: str, openssl: str) -> None:
+def test_java_names_of_suites_are_translated(java: str, openssl: str) -> None:
     assert split_suites([java]) == (openssl, False)
 
 
@@ -211,6 +211,6 @@ def test_suites_of_tls_1_3_come_together() -> None:
 
 
 @pytest.mark.parametrize("name", ["TLS_RSA_WITH_NULL_SHA256", "TLS_FUTURE", "all:!aNULL", "@STRENGTH"])
-def test_refused(name: str) -> None:
+def test_unknown_suites_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="is not a supported cipher suite"):
         split_suites([name])

@@ -96,7 +96,7 @@ def test_a_change_that_cannot_be_used_changes_nothing() -> None:
         ),
     ],
 )
-def test_settings_of_tokens(settings: dict[str, str], name: str, reason: str) -> None:
+def test_wrong_settings_of_tokens_are_refused(settings: dict[str, str], name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as refused:
         made(config("OAUTHBEARER", **settings))
     assert refused.value.name == name
@@ -117,7 +117,7 @@ def test_settings_of_tokens(settings: dict[str, str], name: str, reason: str) ->
         ),
     ],
 )
-def test_settings_of_kerberos(module: str, reason: str) -> None:
+def test_wrong_settings_of_kerberos_are_refused(module: str, reason: str) -> None:
     given = {f"{PREFIX}.gssapi.sasl.jaas.config": module} if module else {}
     with pytest.raises(ConfigError, match=reason):
         made(config("GSSAPI", **given))

@@ -52,7 +52,7 @@ def encoded(value: dict[str, Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
 
-def test_right_tokens() -> None:
+def test_valid_tokens_are_accepted() -> None:
     claims = check(signed(groups=["ops", "dev", 7]))
     assert claims == TokenClaims("alice", (NOW + 60) * 1000, ("ops", "dev"))
     assert check(signed(EC, "ES256", "ec")).subject == "alice"
@@ -81,7 +81,7 @@ def test_right_tokens() -> None:
         ({"groups": ["g"] * 300}, "groups"),
     ],
 )
-def test_wrong_claims(changes: dict[str, Any], reason: str) -> None:
+def test_tokens_with_wrong_claims_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(AuthenticationError, match=reason):
         check(signed(**changes))
 
@@ -128,7 +128,7 @@ def test_keys_in_the_header_are_not_used() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "a", "a.b", "a.b.c", "a.b.c.d.e", "..", "e30.e30.e30", "W10.e30.e30"])
-def test_what_is_no_token(token: str) -> None:
+def test_malformed_tokens_are_refused(token: str) -> None:
     with pytest.raises(AuthenticationError):
         check(token)
 
@@ -166,7 +166,7 @@ def test_messages_of_the_mechanism() -> None:
         run(again.step(oauthbearer_client(signed())))
 
 
-def test_the_first_message() -> None:
+def test_the_first_message_has_user_and_token() -> None:
     assert first_message(b"n,a=bob,\x01auth=Bearer abc\x01traceId=7\x01\x01") == ("bob", "abc")
     for message in (b"", b"n,,\x01\x01", b"y,,\x01auth=Bearer a\x01\x01", b"n,,\x01auth=Basic a\x01\x01",
                     b"n,,\x01auth=Bearer a\x01auth=Bearer b\x01\x01", b"n,,\x01auth=Bearer a\x01"):  # fmt: skip

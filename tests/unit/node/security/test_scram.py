@@ -166,7 +166,7 @@ def test_another_authorization_id_is_refused() -> None:
     "message",
     [b"", b"r=other,s=c2FsdA==,i=4096", b"r=minex,s=c2FsdA==,i=1", b"r=minex,s=c2FsdA==,i=99999999", b"r=mine"],
 )
-def test_a_client_refuses_a_server_that_is_no_good(message: bytes) -> None:
+def test_a_client_refuses_wrong_messages_of_a_server(message: bytes) -> None:
     client = scram_client(SCRAM_SHA_256, "alice", "right", "mine")
     next(client)
     with pytest.raises(ServerRefusedError):

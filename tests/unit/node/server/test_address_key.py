@@ -18,5 +18,5 @@ from millstream.node.server.limits import address_key
         ("local", "local"),
     ],
 )
-def test_address_key(host: str, key: str) -> None:
+def test_an_address_key_covers_a_network_of_ipv6(host: str, key: str) -> None:
     assert address_key(host) == key

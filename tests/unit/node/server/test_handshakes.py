@@ -29,7 +29,7 @@ def test_one_address_does_not_use_up_the_rate_of_others() -> None:
     assert gate.enter("b") == 0.0
 
 
-def test_handshakes_under_way() -> None:
+def test_handshakes_in_progress_are_bounded() -> None:
     gate = HandshakeGate(HandshakeLimits(max_under_way=8), Clock())
     assert [gate.enter("a") for _ in range(3)] == [0.0, 0.0, None]
     assert [gate.enter(host) for host in "bbccdd"] == [0.0] * 6

@@ -1,4 +1,4 @@
-"""Requests that come before there is anyone to answer them."""
+"""Requests that come before there is anyone to respond to them."""
 
 import pytest
 
@@ -21,15 +21,15 @@ class Echo:
 
 def hold(held: HeldRequests, word: bytes) -> Pending:
     buffer = bytearray(b"--" + word + b"--")
-    answer = held.handle(buffer, 2, 2 + len(word), Peer("here", 1, "PLAINTEXT"))
+    response = held.handle(buffer, 2, 2 + len(word), Peer("here", 1, "PLAINTEXT"))
     buffer[:] = b"?" * len(buffer)  # the buffer is everyone's
-    return answer
+    return response
 
 
-def test_they_are_answered_when_someone_is_there() -> None:
+def test_held_requests_get_responses_when_the_broker_serves() -> None:
     held, echo = HeldRequests(), Echo()
     first, none, refused, later = (hold(held, word) for word in (b"first", b"none", b"refuse", b"later"))
-    assert not any(answer.resolved for answer in (first, none, refused, later))
+    assert not any(response.resolved for response in (first, none, refused, later))
     held.give_to(echo)
     assert first.parts == (b"first",) and none.resolved and none.parts is None and refused.failed
     assert not later.resolved
@@ -37,7 +37,7 @@ def test_they_are_answered_when_someone_is_there() -> None:
     assert later.parts == (b"now",)
 
 
-def test_who_has_gone_is_not_answered() -> None:
+def test_a_client_that_has_gone_gets_no_response() -> None:
     held, echo = HeldRequests(), Echo()
     gone, leaving = hold(held, b"later"), hold(held, b"later")
     gone.abandon()

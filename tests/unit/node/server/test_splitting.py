@@ -32,17 +32,17 @@ def echo(request: Message) -> dict[str, Any]:
 def test_every_row_of_the_table_names_arrays_that_there_are() -> None:
     for api, splits in SPLITS.items():
         for split in splits:
-            asked, answered = request_schema(api).root, response_schema(api).root
+            request_part, response_part = request_schema(api).root, response_schema(api).root
             for level in split.levels:
-                (question,) = [each for each in asked.fields if each.name == level.request_field][:1]
-                (answer,) = [each for each in answered.fields if each.name == level.response_field][:1]
-                assert question.type.startswith("[]") and answer.type == "[]{}", (api, level)
-                assert bool(level.key) == (question.children is not None), (api, level)
-                if question.children is not None:
-                    assert set(level.key) <= {each.name for each in question.children.fields}, (api, level)
-                    asked = question.children
-                assert answer.children is not None
-                answered = answer.children
+                (request_field,) = [each for each in request_part.fields if each.name == level.request_field][:1]
+                (response_field,) = [each for each in response_part.fields if each.name == level.response_field][:1]
+                assert request_field.type.startswith("[]") and response_field.type == "[]{}", (api, level)
+                assert bool(level.key) == (request_field.children is not None), (api, level)
+                if request_field.children is not None:
+                    assert set(level.key) <= {each.name for each in request_field.children.fields}, (api, level)
+                    request_part = request_field.children
+                assert response_field.children is not None
+                response_part = response_field.children
         assert most_items(api) > 1000
 
 

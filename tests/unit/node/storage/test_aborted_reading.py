@@ -83,7 +83,7 @@ def test_nothing_aborted_is_shown_and_nothing_committed_left_out(node: Node, see
     assert told / len(offsets) < total / 2, "most of what was aborted is no matter of most readers"
 
 
-def test_a_slice_of_nothing(node: Node) -> None:
+def test_an_empty_read_names_no_aborted_transactions(node: Node) -> None:
     log = node.log(CONFIG)
     write(log, 1, 0)
     end(log, 1, committed=False)

@@ -183,7 +183,7 @@ def test_readers_pass_over_gaps_and_empty_batches(node: Node) -> None:
 
 
 def test_a_follower_copies_what_is_left(node: Node, make_node: Callable[[str], Node], tmp_path: Path) -> None:
-    """Gaps, emptied batches and markers: in one answer or in many, then killed and recovered."""
+    """Gaps, emptied batches and markers: in one response or in many, then killed and recovered."""
     source = node.log(SMALL_SEGMENTS)
     put(source, 0)
     write(source, 1, 0)

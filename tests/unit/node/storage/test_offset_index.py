@@ -47,7 +47,7 @@ def test_truncation_keeps_what_is_before(pairs: list[tuple[int, int]], at: int) 
 
 
 @given(entries)
-def test_what_we_write_is_sound(pairs: list[tuple[int, int]]) -> None:
+def test_a_written_index_is_sound(pairs: list[tuple[int, int]]) -> None:
     data = make(pairs).to_bytes()
     size = pairs[-1][1] + 1 if pairs else 0
     assert offset_index.is_sound(data, size)

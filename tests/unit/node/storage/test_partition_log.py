@@ -157,7 +157,7 @@ def test_segments_roll_when_offsets_no_longer_fit(node: Node) -> None:
     assert node.log().log_end_offset == (1 << 40) + 1
 
 
-def test_what_is_refused(node: Node) -> None:
+def test_wrong_batches_are_refused(node: Node) -> None:
     log = node.log(LogConfig(max_message_bytes=500))
     append(log)
     assert refused(log, batch(b"v" * 600)) == ErrorCode.MESSAGE_TOO_LARGE
@@ -189,7 +189,7 @@ def test_what_is_refused(node: Node) -> None:
     assert offsets(read(log)) == [0, 1]
 
 
-def test_log_append_time(node: Node) -> None:
+def test_log_append_time_replaces_the_timestamps(node: Node) -> None:
     log = node.log(LogConfig(message_timestamp_type="LogAppendTime"))
     appended = log.append(batch(b"a", timestamps=[NOW - 10**9]), leader_epoch=0, now_ms=NOW)
     assert appended.log_append_time == NOW
@@ -201,7 +201,7 @@ def test_log_append_time(node: Node) -> None:
 
 @pytest.mark.parametrize("wanted", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("sent", list(Codec))
-def test_the_topics_codec(node: Node, wanted: str, sent: Codec) -> None:
+def test_batches_get_the_codec_of_the_topic(node: Node, wanted: str, sent: Codec) -> None:
     log = node.log(LogConfig(compression_type=wanted))
     values = [b"value %d" % at for at in range(100)]
     append(log, *values, codec=sent, timestamps=[NOW + at for at in range(100)])
@@ -473,7 +473,7 @@ def test_a_follower_finds_its_way_over_gaps(node: Node) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("offset", [0, 3, 1000])
-def test_start_again_elsewhere(node: Node, offset: int, clean: bool) -> None:
+def test_a_log_restarts_at_another_offset(node: Node, offset: int, clean: bool) -> None:
     config = LogConfig(segment_bytes=200)
     log = node.log(config)
     for value in range(5):

@@ -25,7 +25,7 @@ def test_bytes_are_kafkas() -> None:
         unique_by=lambda fields: fields[0],
     )
 )
-def test_what_is_written_is_read(producers: list[tuple[int, int, int, int]]) -> None:
+def test_a_snapshot_is_encoded_and_decoded(producers: list[tuple[int, int, int, int]]) -> None:
     state = ProducerState()
     for producer_id, epoch, sequence, delta in producers:
         state.append(producer_id, epoch, sequence, delta, 10_000 + delta, 5, False)

@@ -31,11 +31,11 @@ class Sequenced:
         return base
 
 
-def test_in_sequence_duplicate_and_gap() -> None:
+def test_sequences_are_appended_repeated_or_out_of_order() -> None:
     producer = Sequenced()
     assert producer.send(0, 0, 3) == 0
     assert producer.send(0, 3, 2) == 3
-    assert producer.send(0, 0, 3) == 0, "a repetition has its first answer"
+    assert producer.send(0, 0, 3) == 0, "a repetition has its first response"
     assert producer.send(0, 3, 2) == 3
     assert producer.send(0, 3, 3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "not the same batch"
     assert producer.send(0, 6) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -50,7 +50,7 @@ def test_five_batches_are_remembered() -> None:
     assert producer.send(0, 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_epochs() -> None:
+def test_a_new_producer_epoch_fences_the_old_one() -> None:
     producer = Sequenced()
     producer.send(3, 0)
     assert producer.send(2, 0) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -66,7 +66,7 @@ def test_unknown_producer_may_begin_anywhere() -> None:
     assert producer.send(0, 1235) == 1
 
 
-def test_sequences_wrap() -> None:
+def test_sequences_wrap_around_after_the_greatest_integer() -> None:
     producer = Sequenced()
     assert producer.send(0, MAX_SEQUENCE - 1, 4) == 0
     assert producer.send(0, 2, 1) == 4
@@ -90,7 +90,7 @@ def test_expiry_spares_open_transactions() -> None:
     assert state.expire(NOW + 1000, 1000) == 1
 
 
-def test_the_log_answers_a_repetition_with_the_first_offsets(node: Node) -> None:
+def test_a_repetition_gets_the_first_offsets_from_the_log(node: Node) -> None:
     log = node.log()
     for sequence in (0, 2):
         log.append(batch(b"a", b"b", producer_id=5, producer_epoch=0, sequence=sequence), leader_epoch=0, now_ms=NOW)

@@ -51,7 +51,7 @@ def test_killed_with_nothing_wrong(node: Node) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, SIZE - 61, SIZE - 1, SIZE, SIZE + 1, 3 * SIZE])
-def test_torn_tail(node: Node, lost: int) -> None:
+def test_a_torn_batch_is_cut_off(node: Node, lost: int) -> None:
     fill(node.log(), 10)
     node.kill()
     size = node.file(0).stat().st_size
@@ -175,7 +175,7 @@ def test_broken_framing_in_a_flushed_sealed_segment_is_corrupt_for_its_reader_on
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("damage", ["missing", "junk", "odd", "empty", "zeros"])
-def test_damaged_helper_files(node: Node, suffix: str, damage: str, clean: bool) -> None:
+def test_damaged_indexes_and_snapshots_are_made_again(node: Node, suffix: str, damage: str, clean: bool) -> None:
     log = node.log(SMALL_SEGMENTS)
     for sequence in range(50):
         append(log, b"value", producer_id=9, producer_epoch=0, sequence=sequence, timestamps=[NOW + sequence])
@@ -204,7 +204,7 @@ def test_damaged_helper_files(node: Node, suffix: str, damage: str, clean: bool)
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_empty_segment_files(node: Node, clean: bool) -> None:
+def test_empty_segment_files_lose_only_their_records(node: Node, clean: bool) -> None:
     log = node.log(SMALL_SEGMENTS)
     fill(log, 50)
     bases = list(log.segments.bases)
@@ -266,7 +266,7 @@ def test_stray_and_leftover_files(node: Node, clean: bool) -> None:
     "name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"]
 )
 @pytest.mark.parametrize("content", [b"", b"junk", b"0\n5\n", b"\xff\xfe", b"0\n1\norders 0 x\n"])
-def test_damaged_checkpoints(node: Node, name: str, content: bytes) -> None:
+def test_damaged_checkpoints_lose_no_records(node: Node, name: str, content: bytes) -> None:
     fill(node.log(), 10)
     node.stop()
     (node.path.parent / name).write_bytes(content)

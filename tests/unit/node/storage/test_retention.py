@@ -49,14 +49,14 @@ def test_an_expired_active_segment_is_rolled_and_removed(node: Node) -> None:
     assert (node.log().log_start_offset, node.log().log_end_offset) == (5, 6)
 
 
-def test_forever(node: Node) -> None:
+def test_without_retention_nothing_is_deleted(node: Node) -> None:
     log = node.log(LogConfig(retention_ms=-1, segment_bytes=5 * SIZE))
     fill(log, 20)
     run(node, NOW + 10**12)
     assert log.log_start_offset == 0
 
 
-def test_by_size(node: Node) -> None:
+def test_retention_by_size_keeps_at_least_the_limit(node: Node) -> None:
     log = node.log(LogConfig(segment_bytes=5 * SIZE, retention_bytes=12 * SIZE))
     fill(log, 23)
     run(node, NOW)
@@ -124,7 +124,7 @@ def test_reading_while_segments_go(node: Node) -> None:
     append(log)
 
 
-def test_flush_by_time(node: Node) -> None:
+def test_a_log_is_flushed_after_flush_ms(node: Node) -> None:
     log = node.log(LogConfig(flush_ms=1000))
     append(log)
     run(node, NOW + 999)

@@ -57,7 +57,7 @@ def test_an_empty_log_has_no_times(node: Node) -> None:
     assert node.log().time_search().max_timestamp_offset() is None
 
 
-def test_records_without_timestamps(node: Node) -> None:
+def test_records_without_timestamps_are_not_found_by_time(node: Node) -> None:
     log = node.log()
     log.append(batch(timestamps=[-1]), leader_epoch=0, now_ms=NOW)
     assert log.time_search().offset_by_timestamp(0) is None

@@ -170,7 +170,7 @@ def test_from_version_2_on_a_marker_has_an_epoch_of_its_own(node: Node) -> None:
     write(log, 1, 0, epoch=4)
     assert refusal(lambda: commit(log, 1, epoch=4, version=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
     commit(log, 1, epoch=5, version=2)
-    commit(log, 1, epoch=5, version=2)  # the answer was lost
+    commit(log, 1, epoch=5, version=2)  # the response was lost
     assert refusal(lambda: write(log, 1, 1, epoch=4)) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert refusal(lambda: write(log, 1, 1, epoch=5)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     write(log, 1, 0, epoch=5)
@@ -191,7 +191,7 @@ def test_clients_still_write_no_control_batches(node: Node) -> None:
 # Writing in a transaction
 
 
-def test_a_repeated_batch_is_answered_with_its_first_offset(node: Node) -> None:
+def test_the_response_to_a_repeated_batch_has_its_first_offset(node: Node) -> None:
     log = node.log()
     write(log, 1, 0, b"a", b"b")
     write(log, 1, 2)
@@ -247,7 +247,7 @@ def test_the_first_batch_needs_the_guard_of_its_verification(node: Node) -> None
 
 
 def test_a_marker_takes_the_guard_away(node: Node) -> None:
-    """Else an answer of the coordinator that came late would open a transaction that no one ends."""
+    """Else a response of the coordinator that came late would open a transaction that no one ends."""
     log = node.log()
     guard = log.begin_verification(1, 0, 0, bumps_epoch=False)
     abort(log, 1)

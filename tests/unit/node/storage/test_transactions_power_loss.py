@@ -145,7 +145,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("power_cut", [True, False])
-def test_what_is_left_agrees(power_cut: bool) -> None:
+def test_logs_and_indexes_agree_after_power_loss(power_cut: bool) -> None:
     for seed in (*range(SEEDS), *FOUND):
         machine = Machine(seed)
         for _ in range(LIVES):

@@ -1,4 +1,4 @@
-"""Markers at a leader: answered when they are committed and, where that is asked for, on disk; or cannot be."""
+"""Markers at a leader: the response comes when they are committed (and on disk, if required), or refused."""
 
 import asyncio
 from types import SimpleNamespace
@@ -74,10 +74,10 @@ def writer(groups: Groups, *partitions: Partition) -> MarkerWriter:
     return MarkerWriter(table, groups, environment)
 
 
-def test_all_are_appended_at_once_and_answered_when_all_are_safe() -> None:
+def test_all_are_appended_at_once_and_get_a_response_when_all_are_safe() -> None:
     async def story() -> None:
         alone, replicated, flushed = Partition(replicated=False), Partition(), Partition(flushed=True)
-        answer = asyncio.ensure_future(
+        response = asyncio.ensure_future(
             writer(Groups(), alone, replicated, flushed).write(MARKER, [at(0), at(1), at(2), at(3)])
         )
         assert [each.markers for each in (alone, replicated, flushed)] == [[MARKER]] * 3, "before anyone waits"
@@ -85,9 +85,9 @@ def test_all_are_appended_at_once_and_answered_when_all_are_safe() -> None:
         replicated.tell("committed")
         flushed.tell("committed")
         await asyncio.sleep(0)
-        assert not answer.done()
+        assert not response.done()
         flushed.tell("flushed")
-        assert await answer == {
+        assert await response == {
             at(0): ErrorCode.NONE,
             at(1): ErrorCode.NONE,
             at(2): ErrorCode.NONE,
@@ -100,10 +100,10 @@ def test_all_are_appended_at_once_and_answered_when_all_are_safe() -> None:
 def test_what_goes_wrong_is_told_for_each_partition() -> None:
     async def story() -> None:
         few, lost = Partition(refusal=ErrorCode.NOT_ENOUGH_REPLICAS), Partition(flushed=True)
-        answer = asyncio.ensure_future(writer(Groups(), few, lost).write(MARKER, [at(0), at(1)]))
+        response = asyncio.ensure_future(writer(Groups(), few, lost).write(MARKER, [at(0), at(1)]))
         await asyncio.sleep(0)
         lost.tell("committed", KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "gone"))
-        assert await answer == {at(0): ErrorCode.NOT_ENOUGH_REPLICAS, at(1): ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        assert await response == {at(0): ErrorCode.NOT_ENOUGH_REPLICAS, at(1): ErrorCode.NOT_LEADER_OR_FOLLOWER}
         assert few.markers == []
         lost.tell("flushed")  # no one minds
 
@@ -124,8 +124,8 @@ def test_offsets_of_groups_are_their_coordinators(refusal: ErrorCode | None) -> 
     async def story() -> None:
         groups = Groups(refusal)
         offsets = TopicPartition(TopicName("__consumer_offsets"), 3)
-        answer = await writer(groups, Partition(replicated=False)).write(MARKER, [offsets, at(0)])
-        assert answer == {offsets: refusal or ErrorCode.NONE, at(0): ErrorCode.NONE}
+        response = await writer(groups, Partition(replicated=False)).write(MARKER, [offsets, at(0)])
+        assert response == {offsets: refusal or ErrorCode.NONE, at(0): ErrorCode.NONE}
         assert groups.ended == [(3, MARKER)]
 
     asyncio.run(story())

@@ -61,7 +61,7 @@ def test_bytes_are_those_of_kafka(transaction: Transaction, level: int, value: s
     assert decode(*record) == ("tx", transaction)
 
 
-def test_a_tombstone_forgets() -> None:
+def test_a_tombstone_has_no_state() -> None:
     assert decode(*tombstone("tx")) == ("tx", None)
 
 

@@ -21,7 +21,7 @@ class Coordinator:
     """The one on this node; ids are in the partition that their last letter says."""
 
     def __init__(self) -> None:
-        self.answers: list[ErrorCode] = []
+        self.responses: list[ErrorCode] = []
         self.asked = 0
 
     def partition_of(self, transactional_id: str) -> int:
@@ -33,25 +33,25 @@ class Coordinator:
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], *, adds: bool
     ) -> dict[TopicPartition, ErrorCode]:
         self.asked += 1
-        return dict.fromkeys(partitions, self.answers.pop(0) if self.answers else ErrorCode.NONE)
+        return dict.fromkeys(partitions, self.responses.pop(0) if self.responses else ErrorCode.NONE)
 
 
 class Peers:
-    """Other brokers, who answer when the test says so."""
+    """Other brokers, which respond when the test says so."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, dict[str, Any], asyncio.Future[Any]]] = []
 
     async def request(self, broker_id: int, api: str, fields: Any, *, timeout_s: float, version: int) -> Any:
         assert (api, version) == ("add_partitions_to_txn", 5)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.requests.append((broker_id, fields, answer))
-        return await answer
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.requests.append((broker_id, fields, response))
+        return await response
 
     def names(self, number: int) -> list[str]:
         return [row["transactional_id"] for row in self.requests[number][1]["transactions"]]
 
-    def answer(self, number: int, error: ErrorCode = ErrorCode.NONE, **errors: ErrorCode) -> None:
+    def respond(self, number: int, error: ErrorCode = ErrorCode.NONE, **errors: ErrorCode) -> None:
         """Says the same of all partitions of a transaction; nothing of those whose error is UNKNOWN_SERVER_ERROR."""
         rows = []
         for row in self.requests[number][1]["transactions"]:
@@ -99,7 +99,7 @@ def test_a_coordinator_here_and_none_at_all() -> None:
         assert await world.ask("x0", 0, 1) == [ErrorCode.NONE, ErrorCode.NONE]
         for nobody in ("x2", "x9", ""):
             assert await world.ask(nobody) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-        world.local.answers = [ErrorCode.PRODUCER_FENCED]
+        world.local.responses = [ErrorCode.PRODUCER_FENCED]
         assert await world.ask("x0") == [ErrorCode.INVALID_PRODUCER_EPOCH], "which producers know"
 
     asyncio.run(story())
@@ -108,10 +108,10 @@ def test_a_coordinator_here_and_none_at_all() -> None:
 def test_the_end_of_the_transaction_before_is_waited_for_a_while() -> None:
     async def story() -> None:
         world = World(add_partitions_to_txn_retry_backoff_ms="1", add_partitions_to_txn_retry_backoff_max_ms="10000")
-        world.local.answers = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
+        world.local.responses = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
         assert await world.ask("x0") == [ErrorCode.NONE] and world.local.asked == 4
         world = World(add_partitions_to_txn_retry_backoff_max_ms="0")
-        world.local.answers = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
+        world.local.responses = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
         assert await world.ask("x0") == [ErrorCode.CONCURRENT_TRANSACTIONS] and world.local.asked == 1
 
     asyncio.run(story())
@@ -135,21 +135,21 @@ def test_another_broker_gets_together_what_has_gathered() -> None:
                 "topics": [{"name": "t", "partitions": [0, 1]}],
             }
         ]
-        world.peers.answer(0)
+        world.peers.respond(0)
         await settle()
         assert await first == [ErrorCode.NONE, ErrorCode.NONE]
         assert world.peers.names(1) == ["b1", "c1"], "each transaction once"
         assert world.peers.requests[1][1]["transactions"][0]["verify_only"] is True
-        world.peers.answer(1, b1=ErrorCode.INVALID_TXN_STATE)
+        world.peers.respond(1, b1=ErrorCode.INVALID_TXN_STATE)
         await settle()
         assert world.peers.names(2) == ["b1"]
-        world.peers.answer(2)
+        world.peers.respond(2)
         assert [await each for each in others] == [[ErrorCode.INVALID_TXN_STATE], [ErrorCode.NONE], [ErrorCode.NONE]]
 
     asyncio.run(story())
 
 
-def test_answers_that_are_none() -> None:
+def test_a_lost_or_unexpected_response_refuses_the_partition() -> None:
     async def story() -> None:
         world = World()
         lost = world.ask("a1")
@@ -158,11 +158,11 @@ def test_answers_that_are_none() -> None:
         assert await lost == [ErrorCode.NETWORK_EXCEPTION]
         refused = world.ask("a1")
         await settle()
-        world.peers.answer(1, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        world.peers.respond(1, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         assert await refused == [ErrorCode.INVALID_TXN_STATE], "which is no matter of the client's"
         silent = world.ask("a1")
         await settle()
-        world.peers.answer(2, a1=ErrorCode.UNKNOWN_SERVER_ERROR)
+        world.peers.respond(2, a1=ErrorCode.UNKNOWN_SERVER_ERROR)
         assert await silent == [ErrorCode.INVALID_TXN_STATE]
 
     asyncio.run(story())

@@ -90,7 +90,7 @@ def test_a_producer_that_names_itself_goes_on_with_the_next_epoch(run: Transacti
     client = run.start().producer
     second = run.start(expected=client).producer
     assert second == ProducerIdentity(1000, 1)
-    assert run.start(expected=client).producer == second, "it did not hear the answer"
+    assert run.start(expected=client).producer == second, "it did not get the response"
     third = run.start(expected=second).producer
     assert third == ProducerIdentity(1000, 2)
     with refused(ErrorCode.PRODUCER_FENCED):
@@ -117,7 +117,7 @@ def test_when_epochs_run_out_there_is_a_new_id(run: TransactionRun, names_itself
     assert fresh == ProducerIdentity(1001, 0)
     assert run.known().previous_producer_id == 1000
     if names_itself:
-        assert run.start(expected=last).producer == fresh, "it did not hear the answer"
+        assert run.start(expected=last).producer == fresh, "it did not get the response"
     else:
         with refused(ErrorCode.PRODUCER_FENCED):
             run.start(expected=last)
@@ -169,7 +169,7 @@ def test_each_transaction_has_its_own_epoch(run: TransactionRun, committed: bool
     assert decided.marker(3) == Marker(1000, 1, 3, committed, 2)
     assert run.known().state == (TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT)
     assert run.known().partitions == frozenset()
-    assert run.end(client, committed) == after, "it did not hear the answer"
+    assert run.end(client, committed) == after, "it did not get the response"
     with refused(ErrorCode.INVALID_TXN_STATE):
         run.end(client, not committed)
     run.add(after, B)
@@ -212,7 +212,7 @@ def test_the_end_that_uses_up_the_epochs_brings_a_new_id(run: TransactionRun) ->
         run.add(after, A)
     run.restart()
     assert run.complete().marker(3).producer_epoch == LARGEST_EPOCH
-    assert run.end(last) == after, "it did not hear the answer"
+    assert run.end(last) == after, "it did not get the response"
     run.add(after, A)
 
 
@@ -378,7 +378,7 @@ def test_a_later_client_ends_what_was_prepared(run: TransactionRun, committed: b
     assert run.known().producer == after
     with refused(ErrorCode.PRODUCER_FENCED):
         run.end(writer, committed)
-    assert run.end(begun.producer, committed) == after, "it did not hear the answer"
+    assert run.end(begun.producer, committed) == after, "it did not get the response"
     run.add(after, B)
 
 
@@ -428,7 +428,7 @@ def test_a_kept_transaction_whose_client_has_no_epochs_left(run: TransactionRun)
 # Lists
 
 
-def test_filters(run: TransactionRun) -> None:
+def test_filters_choose_the_transactions_that_are_listed(run: TransactionRun) -> None:
     client = run.start("alpha").producer
     run.add(client, A, transactional_id="alpha")
     run.start("beta")

@@ -22,11 +22,11 @@ def one_partition(name: str, **row: Any) -> list[dict[str, Any]]:
 
 
 async def describe(node: QuorumNode, version: int | None = None) -> Any:
-    answer = await node.ask(
+    response = await node.ask(
         "describe_quorum", {"topics": one_partition("topic_name", partition_index=0)}, version=version
     )
-    assert answer.error_code == 0
-    return answer
+    assert response.error_code == 0
+    return response
 
 
 async def described(cluster: Cluster, version: int, observers: list[int]) -> tuple[QuorumNode, Any]:
@@ -34,18 +34,18 @@ async def described(cluster: Cluster, version: int, observers: list[int]) -> tup
     while True:
         leader = await cluster.elected()
         epoch, high_watermark = leader.quorum.epoch, leader.quorum.high_watermark
-        answer = await describe(leader, version)
-        row = answer.topics[0].partitions[0]
+        response = await describe(leader, version)
+        row = response.topics[0].partitions[0]
         if leader.leads and leader.quorum.epoch == epoch:
             assert (row.error_code, row.leader_id, row.leader_epoch) == (0, leader.id, epoch)
             assert high_watermark <= row.high_watermark <= leader.quorum.high_watermark
             have_fetched = all(voter.log_end_offset >= 0 for voter in row.current_voters)
             if have_fetched and [each.replica_id for each in row.observers] == observers:
-                return leader, answer
+                return leader, response
         await asyncio.sleep(0.005)
 
 
-def test_describe_quorum(tmp_path: Path) -> None:
+def test_describe_quorum_lists_voters_and_observers(tmp_path: Path) -> None:
     async def test() -> None:
         async with Cluster(tmp_path) as cluster:
             cluster.start_all()
@@ -53,22 +53,22 @@ def test_describe_quorum(tmp_path: Path) -> None:
             observer = cluster.start(7, may_vote=False)
             await cluster.all_have([1, 2])
             for version in range(3):
-                leader, answer = await described(cluster, version, [observer.id])
+                leader, response = await described(cluster, version, [observer.id])
                 now = leader.environment.clock.now_ms()
-                row = answer.topics[0].partitions[0]
+                row = response.topics[0].partitions[0]
                 assert [voter.replica_id for voter in row.current_voters] == [1, 2, 3]
                 if version >= 1:
                     assert all(0 < voter.last_fetch_timestamp <= now + 1000 for voter in row.current_voters)
                 if version >= 2:
-                    assert [(node.node_id, node.listeners[0].port) for node in answer.nodes] == [
+                    assert [(node.node_id, node.listeners[0].port) for node in response.nodes] == [
                         (id, cluster.ports[id]) for id in (1, 2, 3)
                     ]
             row = (await describe(observer)).topics[0].partitions[0]
             assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            answer = await leader.ask(
+            response = await leader.ask(
                 "describe_quorum", {"topics": [{"topic_name": "other", "partitions": [{"partition_index": 3}]}]}
             )
-            row = answer.topics[0].partitions[0]
+            row = response.topics[0].partitions[0]
             assert (row.partition_index, row.error_code) == (3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     run(test)
@@ -91,8 +91,8 @@ def test_fetch_in_every_version(tmp_path: Path) -> None:
             await cluster.write(*range(3))
             versions = request_schema("fetch").versions
             for version in range(versions.low, versions.high + 1):
-                answer = await node.ask("fetch", fetch_fields(), version=version)
-                row = answer.responses[0].partitions[0]
+                response = await node.ask("fetch", fetch_fields(), version=version)
+                row = response.responses[0].partitions[0]
                 assert (row.error_code, row.high_watermark, row.log_start_offset) == (0, 4, 0 if version >= 5 else -1)
                 assert sum(len(records) for _, records in read_batches(row.records)) == 4
             # At the end a fetch waits, and an append wakes it.
@@ -129,9 +129,9 @@ def test_a_snapshot_is_read_where_it_is_and_no_more_than_the_limits(tmp_path: Pa
             async def ask(position: int, max_bytes: int) -> Any:
                 row = {"partition": 0, "current_leader_epoch": -1, "snapshot_id": snapshot_id, "position": position}
                 fields = {"max_bytes": max_bytes, "topics": one_partition("name", **row)}
-                answer = await node.ask("fetch_snapshot", fields)
-                assert answer.error_code == 0
-                return answer.topics[0].partitions[0]
+                response = await node.ask("fetch_snapshot", fields)
+                assert response.error_code == 0
+                return response.topics[0].partitions[0]
 
             for position in (-1, -(2**63), len(whole), 2**63 - 1):
                 assert (await ask(position, 1 << 20)).error_code == ErrorCode.POSITION_OUT_OF_RANGE
@@ -181,8 +181,8 @@ def test_another_clusters_nodes_are_refused(tmp_path: Path, name: str) -> None:
             elif name == "fetch_snapshot":
                 snapshot = {"end_offset": 1, "epoch": 1}
                 topics = one_partition("name", partition=0, snapshot_id=snapshot)
-            answer = await node.ask(name, {"cluster_id": "theirs", "topics": topics})
-            assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+            response = await node.ask(name, {"cluster_id": "theirs", "topics": topics})
+            assert response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
 
     run(test)
 
@@ -206,14 +206,14 @@ def test_voters_come_and_go(tmp_path: Path) -> None:
                     },
                 )
 
-            answer = await add(2, second.port)
-            assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION, "voters are static in kraft.version 0"
+            response = await add(2, second.port)
+            assert response.error_code == ErrorCode.UNSUPPORTED_VERSION, "voters are static in kraft.version 0"
             offset = first.quorum.upgrade_kraft_version(1)
             await eventually(lambda: first.quorum.high_watermark > offset)
-            answer = await add(2, cluster.ports[8])
-            assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT and "cannot be reached" in answer.error_message
-            answer = await add(2, second.port)
-            assert (answer.error_code, answer.error_message) == (0, None)
+            response = await add(2, cluster.ports[8])
+            assert response.error_code == ErrorCode.REQUEST_TIMED_OUT and "cannot be reached" in response.error_message
+            response = await add(2, second.port)
+            assert (response.error_code, response.error_message) == (0, None)
             assert second.quorum.is_voter
             await cluster.write(2)
             await cluster.all_have([1, 2])
@@ -226,10 +226,10 @@ def test_voters_come_and_go(tmp_path: Path) -> None:
                 assert cluster.start(id).quorum.voters.ids == (1, 2)
             leader = await cluster.elected()
             await cluster.write(3)
-            answer = await leader.ask(
+            response = await leader.ask(
                 "remove_raft_voter", {"voter_id": 1, "voter_directory_id": cluster.nodes[1].directory_id}
             )
-            assert (answer.error_code, answer.error_message) == (0, None)
+            assert (response.error_code, response.error_message) == (0, None)
             await eventually(lambda: cluster.nodes[2].leads)
             assert cluster.nodes[2].quorum.voters.ids == (2,)
             await cluster.write(4)

@@ -118,7 +118,7 @@ def test_a_node_that_stops_hands_over(tmp_path: Path) -> None:
     run(test)
 
 
-def test_observers_follow(tmp_path: Path) -> None:
+def test_observers_get_all_records(tmp_path: Path) -> None:
     async def test() -> None:
         async with Cluster(tmp_path) as cluster:
             cluster.start_all()

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from millstream.testing import EmbeddedBroker
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 TOPIC = "compacted"
 KEYS = 40
@@ -21,7 +21,7 @@ SETTINGS = {
 }
 
 
-def eventually(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -41,7 +41,7 @@ def fill(broker: EmbeddedBroker) -> dict[bytes | None, bytes | None]:
         key, value = b"%d" % (number % KEYS), b"%d " % number * 800
         producer.produce(TOPIC, value, key)
         latest[key] = value
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     return latest
 
 
@@ -49,11 +49,11 @@ def read(broker: EmbeddedBroker) -> dict[bytes | None, bytes | None]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"})
     try:
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=PATIENCE_S)
+        _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=TIMEOUT_SECONDS)
         assert end == RECORDS
         latest: dict[bytes | None, bytes | None] = {}
         while True:
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None
             assert message.error() is None
             latest[message.key()] = message.value()
@@ -64,7 +64,7 @@ def read(broker: EmbeddedBroker) -> dict[bytes | None, bytes | None]:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_an_interrupted_pass(end: str, tmp_path: Path) -> None:
+def test_a_pass_of_the_cleaner_survives_its_interruption(end: str, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     partition = data_dir / f"{TOPIC}-0"
     with EmbeddedBroker(SETTINGS, data_dir=data_dir) as broker:

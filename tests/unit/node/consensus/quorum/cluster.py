@@ -33,7 +33,7 @@ from millstream.node.storage.disk import Disk
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.testing.node_process import free_ports
 from tests.unit.node.consensus.quorum.conftest import make_environment, topic
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 LISTENER = "CONTROLLER"
 QUICK = QuorumSettings(
@@ -239,7 +239,7 @@ def _is_settled(leader: QuorumNode, epoch: int, name: str) -> bool:
     return name in leader.topics or not leader.leads or leader.quorum.epoch != epoch
 
 
-async def eventually(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+async def eventually(holds: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
     deadline = asyncio.get_running_loop().time() + seconds
     while not holds():
         assert asyncio.get_running_loop().time() < deadline, "it did not come about in time"
@@ -247,4 +247,4 @@ async def eventually(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> 
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(test(), TIMEOUT_SECONDS))

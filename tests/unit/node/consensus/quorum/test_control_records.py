@@ -30,7 +30,7 @@ KEY = ReplicaKey(1, UUID(int=7))
         Voters(VoterSet((Voter(KEY, (Endpoint("A", "h", 65535), Endpoint("B", "::1", 1)), 0, 1),))),
     ],
 )
-def test_written_and_read(record: ControlRecord) -> None:
+def test_control_records_are_encoded_and_decoded(record: ControlRecord) -> None:
     assert decode_control(encode_control(record, 5)) == record
 
 
@@ -56,6 +56,6 @@ def test_transaction_markers_are_no_concern() -> None:
         (b"\0\0\0\5", b"\0\0\0\1\0\0"),
     ],
 )
-def test_what_makes_no_sense(key: bytes | None, value: bytes) -> None:
+def test_malformed_control_records_are_refused(key: bytes | None, value: bytes) -> None:
     with pytest.raises(CorruptMetadataError):
         decode_control(Record(key=key, value=value))

@@ -22,7 +22,7 @@ VOTERS = VoterSet(
 )
 
 
-def test_an_empty_log(node: DiskOfNode) -> None:
+def test_an_empty_log_begins_and_ends_at_zero(node: DiskOfNode) -> None:
     log = node.open()
     assert log.start == log.end == LogPosition(0, 0)
     assert log.flushed_offset == 0
@@ -59,7 +59,7 @@ def test_reads_end_with_whole_batches_below_the_bound(node: DiskOfNode) -> None:
     assert len(log.partition.segments) > 1, "this was to be read across segments"
 
 
-def test_epochs(node: DiskOfNode) -> None:
+def test_each_epoch_has_its_end(node: DiskOfNode) -> None:
     log = node.open()
     append(log, topic(1), epoch=2)
     append(log, topic(2), epoch=2)

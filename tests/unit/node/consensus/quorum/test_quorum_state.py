@@ -27,7 +27,7 @@ def test_an_empty_disk_has_none(file: QuorumStateFile) -> None:
         StoredQuorumState(leader_epoch=8, voted_id=2, voted_directory_id=DIRECTORY_ID),
     ],
 )
-def test_written_and_read(file: QuorumStateFile, state: StoredQuorumState) -> None:
+def test_the_state_is_written_and_read(file: QuorumStateFile, state: StoredQuorumState) -> None:
     file.write(state)
     assert file.read() == state
 

@@ -1,4 +1,4 @@
-"""Every request and answer of raft's survives the wire, in every version that carries all of it."""
+"""Every request and response of raft survives the wire, in every version that carries all of it."""
 
 from dataclasses import replace
 from typing import Any
@@ -61,12 +61,12 @@ def sent(request: Any, version: int) -> Any:
     return schema.decode(schema.encode(fields, version), version)
 
 
-def answered(request: Any, fields: dict[str, Any], version: int) -> Any:
+def response_of(request: Any, fields: dict[str, Any], version: int) -> Any:
     schema = response_schema(wire.request_fields(request)[0])
     return wire.read_response(request, schema.decode(schema.encode(fields, version), version), "CONTROLLER")
 
 
-def test_requests() -> None:
+def test_requests_survive_the_wire() -> None:
     assert wire.read_vote(sent(VOTE, 2)) == VOTE
     assert wire.read_begin_quorum_epoch(sent(BEGIN, 1)) == BEGIN
     assert wire.read_end_quorum_epoch(sent(END, 1)) == END
@@ -93,7 +93,7 @@ def test_a_fetch_that_wants_to_hear_of_nothing_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "answer", "write", "version"),
+    ("request_", "response", "write", "version"),
     [
         (VOTE, VoteResponse(granted=True, **LEADER), wire.vote_response, 2),
         (VOTE, VoteResponse(error=ErrorCode.INVALID_VOTER_KEY, leader_epoch=3), wire.vote_response, 1),
@@ -118,8 +118,8 @@ def test_a_fetch_that_wants_to_hear_of_nothing_does_not_wait() -> None:
         (UPDATE, UpdateVoterResponse(error=ErrorCode.VOTER_NOT_FOUND, leader_epoch=2), wire.update_voter_response, 0),
     ],
 )
-def test_answers(request_: Any, answer: Any, write: Any, version: int) -> None:
-    assert answered(request_, write(answer), version) == answer
+def test_responses_survive_the_wire(request_: Any, response: Any, write: Any, version: int) -> None:
+    assert response_of(request_, write(response), version) == response
 
 
 @pytest.mark.parametrize("request_", [VOTE, BEGIN, END, FETCH, SNAPSHOT])
@@ -127,6 +127,6 @@ def test_a_refusal_of_the_whole_request(request_: Any) -> None:
     schema = response_schema(wire.request_fields(request_)[0])
     version = schema.versions.high
     for code, error in ((104, ErrorCode.INCONSISTENT_CLUSTER_ID), (4242, ErrorCode.UNKNOWN_SERVER_ERROR)):
-        answer = answered(request_, {"error_code": code}, version)
-        assert (answer.error, answer.leader_id) == (error, -1)
-    assert answered(request_, {}, version).error == ErrorCode.UNKNOWN_SERVER_ERROR, "an answer about nothing"
+        response = response_of(request_, {"error_code": code}, version)
+        assert (response.error, response.leader_id) == (error, -1)
+    assert response_of(request_, {}, version).error == ErrorCode.UNKNOWN_SERVER_ERROR, "a response about nothing"

@@ -85,14 +85,14 @@ class Bench:
         self.log.flush()
         self.replica.on_flushed(self.now)
 
-    def answer(self, send: Send, answer: PeerResponse) -> None:
-        self.replica.on_response(send, answer, self.now)
+    def respond(self, send: Send, response: PeerResponse) -> None:
+        self.replica.on_response(send, response, self.now)
 
     def grant(self, *, by: tuple[int, ...] = (2,)) -> None:
-        """Answers to the votes asked for: granted by some, refused by no one."""
+        """Responses to the votes asked for: granted by some, refused by no one."""
         for send in self.sends(Vote):
             if send.peer.id in by:
-                self.answer(send, VoteResponse(leader_epoch=self.replica.epoch, granted=True))
+                self.respond(send, VoteResponse(leader_epoch=self.replica.epoch, granted=True))
 
     def elect(self) -> "Bench":
         """Make it leader, with nothing committed in its epoch yet."""
@@ -177,7 +177,7 @@ class Bench:
             self.now,
         )
         (fetch,) = self.sends(Fetch)
-        self.answer(fetch, self.nothing_new())
+        self.respond(fetch, self.nothing_new())
         (fetch,) = self.sends(Fetch)
         return fetch
 

@@ -82,7 +82,7 @@ class Cluster:
         self.nodes = {i: Node(key_of(i)) for i in range(1, voters + observers + 1)}
         self.leaders: dict[int, int] = {}
         self.committed: list[Entry] = []
-        self.change_answers: list[ChangeVotersResponse] = []
+        self.change_responses: list[ChangeVotersResponse] = []
         self.story: list[str] = []
         self._values = 0
         for node_id in self.nodes:
@@ -169,11 +169,11 @@ class Cluster:
                 case SnapshotInstalled(snapshot):
                     self.say(f"{node_id} installs {snapshot}")
                     self.check_committed(node, snapshot.offset)
-                case Responded(token, answer):
-                    reply = node.parked.pop(token, None)
+                case Responded(token, response):
+                    respond = node.parked.pop(token, None)
                     node.connections.pop(token, None)
-                    if reply is not None:
-                        reply(answer)
+                    if respond is not None:
+                        respond(response)
                 case Refused(error, by):
                     raise AssertionError(f"{node_id} refused by {by}: {error.name}")
                 case _:
@@ -234,18 +234,18 @@ class Cluster:
                 node.replica.on_request_failed(send, refused=refused, now_ms=self.now)
                 self.after(source)
 
-        def answered(answer: Any) -> None:
+        def responded(response: Any) -> None:
             node = self.nodes[source]
             if node.life == life and node.replica is not None:
-                node.replica.on_response(send, answer, self.now)
+                node.replica.on_response(send, response, self.now)
                 self.after(source)
 
-        def reply(answer: Any) -> None:
+        def respond(response: Any) -> None:
             if (target, source) in self.cut or self.chance(self.faults.loss):
                 self.later(self.settings.request_timeout_ms, lambda: fail(False))
                 return
             for _ in range(2 if self.chance(self.faults.duplicate) else 1):
-                self.later(self.delay(), lambda: answered(answer))
+                self.later(self.delay(), lambda: responded(response))
 
         def broken() -> None:
             if (target, source) not in self.cut:
@@ -259,12 +259,12 @@ class Cluster:
             if self.now < node.paused_until:
                 self.later(node.paused_until - self.now, arrive)
                 return
-            answer = self.deliver(node.replica, send.request)
-            if isinstance(answer, Parked):
-                node.parked[answer.token] = reply
-                node.connections[answer.token] = broken
+            response = self.deliver(node.replica, send.request)
+            if isinstance(response, Parked):
+                node.parked[response.token] = respond
+                node.connections[response.token] = broken
             else:
-                reply(answer)
+                respond(response)
             self.after(target)
 
         if (source, target) in self.cut or self.chance(self.faults.loss):
@@ -327,14 +327,14 @@ class Cluster:
             self.after(node_id)
 
     def change(self, add: int | None = None, remove: int | None = None) -> Any:
-        """Ask the leader for a change of the voters; answers collect in `change_answers`."""
+        """Ask the leader for a change of the voters; responses collect in `change_responses`."""
         leader = self.leader()
         if leader is None:
             return None
         node = self.nodes[leader]
         assert node.replica is not None
         if add is not None:
-            answer = node.replica.add_voter(
+            response = node.replica.add_voter(
                 AddVoter(cluster_id=None, voter=self.nodes[add].key, endpoints=endpoint_of(add), timeout_ms=5000),
                 self.now,
             )
@@ -342,14 +342,14 @@ class Cluster:
             assert remove is not None
             voter = node.replica.voters.by_id.get(remove)
             key = voter.key if voter is not None else ReplicaKey(remove)
-            answer = node.replica.remove_voter(RemoveVoter(cluster_id=None, voter=key), self.now)
-        self.say(f"{leader} is asked to add {add} remove {remove}: {answer}")
-        if isinstance(answer, Parked):
-            node.parked[answer.token] = self.change_answers.append
+            response = node.replica.remove_voter(RemoveVoter(cluster_id=None, voter=key), self.now)
+        self.say(f"{leader} is asked to add {add} remove {remove}: {response}")
+        if isinstance(response, Parked):
+            node.parked[response.token] = self.change_responses.append
         else:
-            self.change_answers.append(answer)
+            self.change_responses.append(response)
         self.after(leader)
-        return answer
+        return response
 
     def upgrade(self) -> None:
         """Put the voters into the log."""

@@ -63,7 +63,7 @@ def test_a_refused_pre_vote_disturbs_no_one() -> None:
     bench = Bench()
     bench.after(2 * SETTINGS.election_timeout_ms)
     for send in bench.sends(Vote):
-        bench.answer(send, VoteResponse(leader_epoch=0, granted=False))
+        bench.respond(send, VoteResponse(leader_epoch=0, granted=False))
     assert bench.replica.role == Role.UNATTACHED
     assert bench.replica.epoch == 0
 
@@ -73,7 +73,7 @@ def test_a_lost_election_is_tried_again_after_a_pause_with_a_pre_vote() -> None:
     bench.after(2 * SETTINGS.election_timeout_ms)
     bench.grant()
     for send in bench.sends(Vote):
-        bench.answer(send, VoteResponse(leader_epoch=1, granted=False))
+        bench.respond(send, VoteResponse(leader_epoch=1, granted=False))
     assert bench.replica.role == Role.CANDIDATE
     assert bench.replica.next_deadline_ms > bench.now
     bench.after(SETTINGS.election_backoff_max_ms + 1)
@@ -88,7 +88,7 @@ def test_an_undecided_election_ends_by_timeout() -> None:
     assert bench.replica.role == Role.PROSPECTIVE
 
 
-def test_unanswered_votes_are_asked_for_again() -> None:
+def test_votes_without_a_response_are_requested_again() -> None:
     bench = Bench()
     bench.after(2 * SETTINGS.election_timeout_ms)
     for send in bench.sends(Vote):
@@ -102,7 +102,7 @@ def test_one_vote_per_epoch() -> None:
     bench = Bench()
     assert bench.asked(1, candidate=2).granted
     assert bench.store.saved == QuorumState(epoch=1, voted=key_of(2))
-    assert bench.asked(1, candidate=2).granted, "the same again, if the answer was lost"
+    assert bench.asked(1, candidate=2).granted, "the same again, if the response was lost"
     assert not bench.asked(1, candidate=3).granted
     assert not bench.asked(1, candidate=2, generation=1).granted, "another disk is another replica"
     assert bench.asked(2, candidate=3).granted
@@ -116,8 +116,8 @@ def test_a_vote_survives_a_restart() -> None:
 
 def test_an_old_epoch_is_fenced() -> None:
     bench = Bench(saved=QuorumState(epoch=4))
-    answer = bench.asked(3)
-    assert (answer.error, answer.leader_epoch, answer.granted) == (ErrorCode.FENCED_LEADER_EPOCH, 4, False)
+    response = bench.asked(3)
+    assert (response.error, response.leader_epoch, response.granted) == (ErrorCode.FENCED_LEADER_EPOCH, 4, False)
 
 
 def test_a_vote_goes_only_to_a_log_that_is_not_behind() -> None:
@@ -135,8 +135,8 @@ def test_the_epoch_of_the_log_is_never_below_the_saved_one() -> None:
 def test_a_follower_that_hears_its_leader_refuses_pre_votes() -> None:
     bench = Bench()
     bench.follow(leader_id=2)
-    answer = bench.asked(1, candidate=3, pre_vote=True)
-    assert (answer.granted, answer.leader_id) == (False, 2)
+    response = bench.asked(1, candidate=3, pre_vote=True)
+    assert (response.granted, response.leader_id) == (False, 2)
 
 
 def test_a_follower_that_lost_its_leader_grants_them() -> None:
@@ -162,8 +162,8 @@ def test_a_leader_refuses_pre_votes_of_its_epoch_and_steps_down_for_a_higher_one
 
 def test_an_observer_without_the_controller_role_never_votes() -> None:
     bench = Bench(node_id=9, may_vote=False)
-    answer = bench.asked(1)
-    assert (answer.granted, answer.error) == (False, ErrorCode.INVALID_VOTER_KEY)
+    response = bench.asked(1)
+    assert (response.granted, response.error) == (False, ErrorCode.INVALID_VOTER_KEY)
     bench.after(60_000)
     assert bench.sends(Vote) == []
 
@@ -193,7 +193,7 @@ def test_being_refused_as_another_cluster_is_told() -> None:
     bench = Bench()
     bench.after(2 * SETTINGS.election_timeout_ms)
     (send, _) = bench.sends(Vote)
-    bench.answer(send, VoteResponse(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_epoch=0))
+    bench.respond(send, VoteResponse(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_epoch=0))
     assert bench.events(Refused) == [Refused(ErrorCode.INCONSISTENT_CLUSTER_ID, 2)]
 
 
@@ -206,7 +206,7 @@ def test_a_candidate_follows_whoever_won() -> None:
     bench.after(2 * SETTINGS.election_timeout_ms)
     bench.grant()
     (send, _) = bench.sends(Vote)
-    bench.answer(send, VoteResponse(leader_id=3, leader_epoch=1))
+    bench.respond(send, VoteResponse(leader_id=3, leader_epoch=1))
     assert (bench.replica.role, bench.replica.leader_id) == (Role.FOLLOWER, 3)
     assert bench.store.saved == QuorumState(epoch=1, leader_id=3, voted=key_of(1)), "the vote is not forgotten"
 
@@ -215,17 +215,17 @@ def test_votes_that_come_late_do_not_count() -> None:
     bench = Bench()
     bench.after(2 * SETTINGS.election_timeout_ms)
     pre_votes = bench.sends(Vote)
-    bench.answer(pre_votes[0], VoteResponse(leader_epoch=0, granted=True))
+    bench.respond(pre_votes[0], VoteResponse(leader_epoch=0, granted=True))
     assert bench.replica.role == Role.CANDIDATE
-    bench.answer(pre_votes[1], VoteResponse(leader_epoch=0, granted=True))
+    bench.respond(pre_votes[1], VoteResponse(leader_epoch=0, granted=True))
     assert bench.replica.role == Role.CANDIDATE, "a pre-vote is no vote"
 
 
 def test_a_leader_that_restarts_does_not_lead_its_epoch_again() -> None:
     bench = Bench(saved=QuorumState(epoch=3, leader_id=1, voted=key_of(1)), log_epochs=(1, 3))
     assert (bench.replica.role, bench.replica.leader_id) == (Role.UNATTACHED, None)
-    answer = bench.asked(3, candidate=2, pre_vote=True)
-    assert (answer.leader_id, answer.granted) == (NO_LEADER, True)
+    response = bench.asked(3, candidate=2, pre_vote=True)
+    assert (response.leader_id, response.granted) == (NO_LEADER, True)
     bench.elect()
     assert bench.replica.epoch == 4
 
@@ -243,7 +243,7 @@ def test_a_split_vote_is_not_waited_out_when_the_dead_cannot_decide_it() -> None
     bench.after(2 * SETTINGS.election_timeout_ms)
     bench.grant()
     (second, dead) = bench.sends(Vote)
-    bench.answer(second, VoteResponse(leader_epoch=1, granted=False))
+    bench.respond(second, VoteResponse(leader_epoch=1, granted=False))
     assert bench.replica.next_deadline_ms > bench.now
     bench.replica.on_request_failed(dead, refused=True, now_ms=bench.now)
     bench.after(100)
@@ -267,8 +267,8 @@ def test_nothing_is_due_while_records_are_on_their_way_to_disk() -> None:
 
 def test_a_forged_epoch_is_refused_and_not_saved() -> None:
     bench = Bench(node_id=2)
-    answer = bench.asked(2**31 - 1, candidate=1)
-    assert (answer.error, answer.granted) == (ErrorCode.INVALID_REQUEST, False)
+    response = bench.asked(2**31 - 1, candidate=1)
+    assert (response.error, response.granted) == (ErrorCode.INVALID_REQUEST, False)
     assert (bench.replica.epoch, bench.store.saves) == (0, [])
     assert bench.asked(1, candidate=1).granted, "a real election goes on"
 
@@ -277,16 +277,16 @@ def split_vote_after_a_lost_leader(leader_vote: VoteResponse | None = None) -> B
     """The leader, node 3, hangs; nodes 1 and 2 ask for votes at the same time, and each votes for itself."""
     bench = Bench(saved=QuorumState(epoch=1, leader_id=3))
     fetch = next(send for send in bench.sends(Fetch) if send.peer.id == 3)
-    bench.answer(fetch, FetchResponse(leader_id=3, leader_epoch=1, high_watermark=0))
+    bench.respond(fetch, FetchResponse(leader_id=3, leader_epoch=1, high_watermark=0))
     bench.after(SETTINGS.fetch_timeout_ms + 1)
     assert bench.replica.role == Role.PROSPECTIVE
     bench.grant()
     assert bench.replica.role == Role.CANDIDATE
     for send in bench.sends(Vote):
         if send.peer.id == 2:
-            bench.answer(send, VoteResponse(leader_epoch=2, granted=False))
+            bench.respond(send, VoteResponse(leader_epoch=2, granted=False))
         elif leader_vote is not None:
-            bench.answer(send, leader_vote)
+            bench.respond(send, leader_vote)
     return bench
 
 

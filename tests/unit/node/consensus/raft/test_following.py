@@ -80,7 +80,7 @@ def test_who_has_no_leader_asks_the_voters_for_it() -> None:
     bench = Bench(node_id=9, may_vote=False)
     asked = bench.sends(Fetch)
     assert [send.peer.id for send in asked] == [1, 2, 3]
-    bench.answer(
+    bench.respond(
         asked[0],
         FetchResponse(
             error=ErrorCode.FENCED_LEADER_EPOCH, leader_id=3, leader_epoch=5, leader_endpoints=endpoint_of(3)
@@ -96,8 +96,8 @@ def test_without_voters_the_bootstrap_servers_are_asked() -> None:
     bench = Bench(node_id=9, bootstrap=True)
     (asked, _) = bench.sends(Fetch)
     assert asked.peer.id == -2
-    answer = FetchResponse(leader_id=2, leader_epoch=1, leader_endpoints=endpoint_of(2))
-    bench.answer(asked, answer)
+    response = FetchResponse(leader_id=2, leader_epoch=1, leader_endpoints=endpoint_of(2))
+    bench.respond(asked, response)
     assert bench.sends(Fetch)[0].peer.endpoints == endpoint_of(2)
 
 
@@ -111,7 +111,7 @@ def test_a_fetch_says_where_the_log_ends() -> None:
 def test_a_fetch_waits_until_what_it_acknowledges_is_on_disk() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, brought(bench, Entry(1, "a"), high_watermark=0))
+    bench.respond(fetch, brought(bench, Entry(1, "a"), high_watermark=0))
     assert bench.sends(Fetch) == []
     bench.flush()
     request = bench.sends(Fetch)[0].request
@@ -121,25 +121,25 @@ def test_a_fetch_waits_until_what_it_acknowledges_is_on_disk() -> None:
 def test_the_high_watermark_is_no_higher_than_the_log() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, brought(bench, Entry(1, "a"), high_watermark=7))
+    bench.respond(fetch, brought(bench, Entry(1, "a"), high_watermark=7))
     assert bench.events(HighWatermarkAdvanced) == [HighWatermarkAdvanced(1)]
 
 
-def test_a_late_or_repeated_answer_appends_nothing() -> None:
+def test_a_late_or_repeated_response_appends_nothing() -> None:
     bench = Bench()
     fetch = bench.follow()
-    answer = brought(bench, Entry(1, "a"))
-    bench.answer(fetch, answer)
-    bench.answer(fetch, answer)
+    response = brought(bench, Entry(1, "a"))
+    bench.respond(fetch, response)
+    bench.respond(fetch, response)
     bench.flush()
-    bench.answer(fetch, answer)
+    bench.respond(fetch, response)
     assert bench.log.end.offset == 1
 
 
 def test_broken_records_are_fetched_again() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=1, records=records(5, Entry(1, "a"))))
+    bench.respond(fetch, FetchResponse(leader_id=2, leader_epoch=1, records=records(5, Entry(1, "a"))))
     assert bench.log.end.offset == 0
     assert bench.sends(Fetch) == []
     bench.after(SETTINGS.retry_backoff_ms)
@@ -158,7 +158,7 @@ def test_broken_records_are_fetched_again() -> None:
 def test_a_log_that_differs_is_cut_to_where_both_agree(diverging: tuple[int, int], kept: int) -> None:
     bench = Bench(log_epochs=(1, 1, 1, 3, 3, 3))
     fetch = bench.follow(epoch=4)
-    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=4, diverging=LogPosition(*diverging)))
+    bench.respond(fetch, FetchResponse(leader_id=2, leader_epoch=4, diverging=LogPosition(*diverging)))
     assert bench.log.end.offset == kept
     assert bench.events(Truncated) == [Truncated(kept)]
     assert len(bench.sends(Fetch)) == 1
@@ -167,10 +167,10 @@ def test_a_log_that_differs_is_cut_to_where_both_agree(diverging: tuple[int, int
 def test_what_is_committed_is_never_cut() -> None:
     bench = Bench(log_epochs=(1, 1, 1))
     fetch = bench.follow(epoch=2)
-    bench.answer(fetch, bench.nothing_new(high_watermark=2))
+    bench.respond(fetch, bench.nothing_new(high_watermark=2))
     (fetch,) = bench.sends(Fetch)
     with pytest.raises(CommittedLostError):
-        bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=2, diverging=LogPosition(1, 1)))
+        bench.respond(fetch, FetchResponse(leader_id=2, leader_epoch=2, diverging=LogPosition(1, 1)))
     assert bench.log.end.offset == 3
 
 
@@ -178,7 +178,7 @@ def test_truncation_brings_the_earlier_voters_back() -> None:
     bench = Bench(log_epochs=(1,))
     fetch = bench.follow(epoch=2)
     voters = VoterSet(tuple(Voter(key_of(i), endpoint_of(i)) for i in (1, 2)))
-    bench.answer(fetch, brought(bench, Entry(2, KRaftVersionRecord(1)), Entry(2, VotersRecord(voters))))
+    bench.respond(fetch, brought(bench, Entry(2, KRaftVersionRecord(1)), Entry(2, VotersRecord(voters))))
     assert (bench.replica.voters, bench.replica.kraft_version) == (voters, 1)
     assert bench.events(VotersChanged) == [VotersChanged(voters)]
     assert bench.replica.voters_at(2).ids == (1, 2, 3)
@@ -186,7 +186,7 @@ def test_truncation_brings_the_earlier_voters_back() -> None:
     begin(bench, 3, 3)
     fetch = bench.sends(Fetch)[-1]
     assert fetch.peer.id == 3
-    bench.answer(fetch, FetchResponse(leader_id=3, leader_epoch=3, diverging=LogPosition(1, 1)))
+    bench.respond(fetch, FetchResponse(leader_id=3, leader_epoch=3, diverging=LogPosition(1, 1)))
     assert (bench.replica.voters.ids, bench.replica.kraft_version) == ((1, 2, 3), 0)
 
 
@@ -203,14 +203,14 @@ def test_a_snapshot_is_fetched_in_pieces_and_replaces_the_log() -> None:
     snapshot = LogPosition(4, 2)
     bench = Bench(log_epochs=(1,))
     fetch = bench.follow(epoch=2)
-    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=2, high_watermark=4, snapshot=snapshot))
+    bench.respond(fetch, FetchResponse(leader_id=2, leader_epoch=2, high_watermark=4, snapshot=snapshot))
     pieces = 0
     while sends := bench.sends(FetchSnapshot):
         request = sends[0].request
         assert isinstance(request, FetchSnapshot)
         found = leader_log.read_snapshot(request.snapshot, request.position, 1000)
         assert found is not None
-        bench.answer(
+        bench.respond(
             sends[0],
             FetchSnapshotResponse(
                 leader_id=2,
@@ -233,9 +233,9 @@ def test_a_snapshot_is_fetched_in_pieces_and_replaces_the_log() -> None:
 def test_a_snapshot_that_is_gone_is_asked_for_by_a_fetch() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=1, snapshot=LogPosition(4, 1)))
+    bench.respond(fetch, FetchResponse(leader_id=2, leader_epoch=1, snapshot=LogPosition(4, 1)))
     (asked,) = bench.sends(FetchSnapshot)
-    bench.answer(
+    bench.respond(
         asked,
         FetchSnapshotResponse(
             error=ErrorCode.SNAPSHOT_NOT_FOUND, leader_id=2, leader_epoch=1, snapshot=LogPosition(4, 1)
@@ -253,13 +253,13 @@ def test_silence_of_the_leader_ends_in_a_pre_vote() -> None:
     assert bench.replica.role == Role.PROSPECTIVE
     assert bench.replica.leader_id == 2, "others may still have it"
     for send in bench.sends(Vote):
-        bench.answer(send, VoteResponse(leader_id=2, leader_epoch=1, granted=False))
+        bench.respond(send, VoteResponse(leader_id=2, leader_epoch=1, granted=False))
     assert bench.replica.role == Role.FOLLOWER
 
 
 def test_an_observer_whose_leader_is_silent_looks_for_another() -> None:
     bench = Bench(node_id=9, may_vote=False)
-    bench.answer(bench.sends(Fetch)[0], FetchResponse(leader_id=2, leader_epoch=1))
+    bench.respond(bench.sends(Fetch)[0], FetchResponse(leader_id=2, leader_epoch=1))
     bench.replica.drain_sends()
     bench.after(SETTINGS.fetch_timeout_ms)
     assert (bench.replica.role, bench.replica.leader_id) == (Role.UNATTACHED, None)
@@ -287,8 +287,8 @@ def test_a_leader_that_comes_back_in_time_is_followed_on() -> None:
     bench = Bench()
     fetch = bench.follow()
     bench.replica.on_request_failed(fetch, refused=True, now_ms=bench.now)
-    begin_answer = begin(bench, 2, 1)
-    assert begin_answer.error == ErrorCode.NONE
+    begin_response = begin(bench, 2, 1)
+    assert begin_response.error == ErrorCode.NONE
     bench.after(SETTINGS.refused_election_delay_ms)
     assert bench.replica.role == Role.PROSPECTIVE
     begin(bench, 2, 1)
@@ -298,7 +298,7 @@ def test_a_leader_that_comes_back_in_time_is_followed_on() -> None:
 def test_a_leader_that_says_it_no_longer_leads_is_not_waited_for() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=1))
+    bench.respond(fetch, FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=1))
     bench.after(SETTINGS.refused_election_delay_ms)
     assert bench.replica.role == Role.PROSPECTIVE
 
@@ -306,8 +306,8 @@ def test_a_leader_that_says_it_no_longer_leads_is_not_waited_for() -> None:
 def test_begin_quorum_epoch_of_an_old_epoch_is_fenced() -> None:
     bench = Bench()
     bench.follow(epoch=3)
-    answer = begin(bench, 3, 2)
-    assert (answer.error, answer.leader_id, answer.leader_epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 2, 3)
+    response = begin(bench, 3, 2)
+    assert (response.error, response.leader_id, response.leader_epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 2, 3)
 
 
 def test_two_leaders_of_one_epoch_are_not_believed() -> None:
@@ -340,13 +340,13 @@ def test_a_voter_introduces_itself_once() -> None:
     bench.replica.drain_sends()
     begin(bench, 2, 1)
     (fetch,) = bench.sends(Fetch)
-    bench.answer(fetch, bench.nothing_new())
+    bench.respond(fetch, bench.nothing_new())
     (update,) = bench.sends(UpdateVoter)
     assert isinstance(update.request, UpdateVoter) and update.request.endpoints == endpoint_of(1)
-    bench.answer(update, UpdateVoterResponse(error=ErrorCode.REQUEST_TIMED_OUT, leader_id=2, leader_epoch=1))
+    bench.respond(update, UpdateVoterResponse(error=ErrorCode.REQUEST_TIMED_OUT, leader_id=2, leader_epoch=1))
     bench.after(SETTINGS.retry_backoff_ms)
     (update,) = bench.sends(UpdateVoter)
-    bench.answer(update, UpdateVoterResponse(leader_id=2, leader_epoch=1))
+    bench.respond(update, UpdateVoterResponse(leader_id=2, leader_epoch=1))
     bench.after(SETTINGS.fetch_timeout_ms // 2)
     assert bench.sends(UpdateVoter) == []
 
@@ -354,14 +354,14 @@ def test_a_voter_introduces_itself_once() -> None:
 def test_static_voters_that_differ_from_the_leaders_are_told() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, brought(bench, Entry(1, LeaderChangeRecord(2, (1, 2, 3, 4), (2, 3, 4)))))
+    bench.respond(fetch, brought(bench, Entry(1, LeaderChangeRecord(2, (1, 2, 3, 4), (2, 3, 4)))))
     assert bench.events(Refused) == [Refused(ErrorCode.INCONSISTENT_VOTER_SET, 2)]
 
 
 def test_the_same_static_voters_are_no_news() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, brought(bench, Entry(1, LeaderChangeRecord(2, (1, 2, 3), (2, 3)))))
+    bench.respond(fetch, brought(bench, Entry(1, LeaderChangeRecord(2, (1, 2, 3), (2, 3)))))
     assert bench.events(Refused) == []
 
 
@@ -379,8 +379,8 @@ def test_until_when_a_follower_knew_all_counts_from_when_it_asked() -> None:
     fetch = bench.follow()
     asked = bench.now
     bench.after(700)
-    bench.answer(fetch, bench.nothing_new())
+    bench.respond(fetch, bench.nothing_new())
     assert bench.replica.current_as_of_ms(bench.now) == asked
     (fetch,) = bench.sends(Fetch)
-    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    bench.respond(fetch, FetchResponse(leader_id=2, leader_epoch=1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
     assert bench.replica.current_as_of_ms(bench.now) == asked, "it was refused"

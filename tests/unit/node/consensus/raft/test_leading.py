@@ -22,7 +22,7 @@ from tests.unit.node.consensus.raft.cluster import key_of
 from tests.unit.node.consensus.raft.memory import Entry, MemoryLog
 
 
-def answered(fetched: FetchResponse | Parked) -> FetchResponse:
+def response_of(fetched: FetchResponse | Parked) -> FetchResponse:
     assert isinstance(fetched, FetchResponse)
     return fetched
 
@@ -78,21 +78,21 @@ def test_a_late_fetch_takes_nothing_back() -> None:
 
 def test_only_the_leader_of_this_epoch_is_asked() -> None:
     bench = Bench().lead()
-    assert answered(bench.fetched(2, leader_epoch=0)).error == ErrorCode.FENCED_LEADER_EPOCH
-    assert answered(bench.fetched(2, leader_epoch=2)).error == ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert answered(bench.fetched(2, leader_epoch=0)).leader_id == 1
+    assert response_of(bench.fetched(2, leader_epoch=0)).error == ErrorCode.FENCED_LEADER_EPOCH
+    assert response_of(bench.fetched(2, leader_epoch=2)).error == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert response_of(bench.fetched(2, leader_epoch=0)).leader_id == 1
     follower = Bench()
     follower.follow(leader_id=3)
-    answer = answered(follower.fetched(2))
-    assert (answer.error, answer.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
-    assert answer.leader_endpoints[0].host == "node3"
+    response = response_of(follower.fetched(2))
+    assert (response.error, response.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
+    assert response.leader_endpoints[0].host == "node3"
 
 
 def test_nonsense_is_refused() -> None:
     bench = Bench().lead()
-    assert answered(bench.fetched(2, offset=-1)).error == ErrorCode.INVALID_REQUEST
-    assert answered(bench.fetched(2, epoch=9)).error == ErrorCode.INVALID_REQUEST
-    assert answered(bench.fetched(1, key=key_of(1, generation=1))).error == ErrorCode.INCONSISTENT_VOTER_SET
+    assert response_of(bench.fetched(2, offset=-1)).error == ErrorCode.INVALID_REQUEST
+    assert response_of(bench.fetched(2, epoch=9)).error == ErrorCode.INVALID_REQUEST
+    assert response_of(bench.fetched(1, key=key_of(1, generation=1))).error == ErrorCode.INCONSISTENT_VOTER_SET
 
 
 def test_a_fetch_is_held_until_there_is_something() -> None:
@@ -132,7 +132,7 @@ def test_a_higher_watermark_is_something() -> None:
     assert isinstance(event.response, FetchResponse) and event.response.high_watermark == 2
 
 
-def test_a_held_fetch_is_answered_in_time() -> None:
+def test_a_held_fetch_gets_its_response_in_time() -> None:
     bench = Bench().lead(2, 3)
     token = parked(bench.fetched(2, max_wait_ms=500))
     assert bench.replica.next_deadline_ms <= bench.now + 500
@@ -149,11 +149,11 @@ def test_a_held_fetch_can_be_forgotten() -> None:
 
 def test_a_log_that_differs_is_told_where() -> None:
     bench = Bench(log_epochs=(1, 1, 3)).elect()
-    assert answered(bench.fetched(2, offset=4, epoch=1)).diverging == LogPosition(2, 1)
-    assert answered(bench.fetched(2, offset=2, epoch=2)).diverging == LogPosition(2, 1)
-    assert answered(bench.fetched(2, offset=2, epoch=1)).diverging is None
-    assert answered(bench.fetched(2, offset=9, epoch=4)).diverging == LogPosition(4, 4)
-    assert answered(bench.fetched(2, offset=0, epoch=0)).diverging is None
+    assert response_of(bench.fetched(2, offset=4, epoch=1)).diverging == LogPosition(2, 1)
+    assert response_of(bench.fetched(2, offset=2, epoch=2)).diverging == LogPosition(2, 1)
+    assert response_of(bench.fetched(2, offset=2, epoch=1)).diverging is None
+    assert response_of(bench.fetched(2, offset=9, epoch=4)).diverging == LogPosition(4, 4)
+    assert response_of(bench.fetched(2, offset=0, epoch=0)).diverging is None
     assert bench.replica.high_watermark == 0
 
 
@@ -167,17 +167,17 @@ def test_who_is_behind_the_log_is_sent_to_the_snapshot() -> None:
     bench.elect()
     snapshot = LogPosition(3, 2)
     for offset, epoch in [(0, 0), (2, 1), (3, 1), (4, 1)]:
-        assert answered(bench.fetched(2, offset=offset, epoch=epoch)).snapshot == snapshot
-    assert answered(bench.fetched(2, offset=3, epoch=2)).snapshot is None
-    answer = bench.replica.fetch_snapshot(
+        assert response_of(bench.fetched(2, offset=offset, epoch=epoch)).snapshot == snapshot
+    assert response_of(bench.fetched(2, offset=3, epoch=2)).snapshot is None
+    response = bench.replica.fetch_snapshot(
         FetchSnapshot(
             cluster_id="c", replica=key_of(2), current_leader_epoch=3, snapshot=snapshot, position=0, max_bytes=10
         ),
         bench.now,
     )
-    assert answer.size > len(answer.chunk) > 0
+    assert response.size > len(response.chunk) > 0
     for position, error, asked in [
-        (answer.size, ErrorCode.POSITION_OUT_OF_RANGE, snapshot),
+        (response.size, ErrorCode.POSITION_OUT_OF_RANGE, snapshot),
         (0, ErrorCode.SNAPSHOT_NOT_FOUND, LogPosition(2, 1)),
     ]:
         request = FetchSnapshot(
@@ -205,9 +205,9 @@ def test_who_is_no_replica_sees_what_is_committed() -> None:
             bench.now,
         )
 
-    assert answered(consume(0)).records
-    assert not answered(consume(1)).records
-    assert answered(consume(2)).error == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert response_of(consume(0)).records
+    assert not response_of(consume(1)).records
+    assert response_of(consume(2)).error == ErrorCode.OFFSET_OUT_OF_RANGE
     assert len(bench.replica.describe_quorum(bench.now).observers) == 0
 
 
@@ -233,7 +233,7 @@ def test_voters_are_told_until_they_fetch() -> None:
     bench = Bench().elect()
     told = bench.sends(BeginQuorumEpoch)
     assert [send.peer.id for send in told] == [2, 3]
-    bench.answer(told[0], QuorumEpochResponse(leader_id=1, leader_epoch=1))
+    bench.respond(told[0], QuorumEpochResponse(leader_id=1, leader_epoch=1))
     bench.replica.on_request_failed(told[1], refused=False, now_ms=bench.now)
     bench.after(SETTINGS.retry_backoff_ms)
     assert [send.peer.id for send in bench.sends(BeginQuorumEpoch)] == [3]
@@ -257,7 +257,7 @@ def test_going_is_told_with_the_longest_log_first() -> None:
     assert [key.id for key in request.preferred_candidates] == [3, 2]
     (event,) = bench.events(Responded)
     assert event.token == token and event.response.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    bench.answer(farewells[0], QuorumEpochResponse(leader_epoch=1))
+    bench.respond(farewells[0], QuorumEpochResponse(leader_epoch=1))
     bench.replica.on_request_failed(farewells[1], refused=False, now_ms=bench.now)
     bench.after(SETTINGS.retry_backoff_ms)
     assert [send.peer.id for send in bench.sends(EndQuorumEpoch)] == [2]
@@ -348,11 +348,11 @@ def test_two_live_nodes_with_one_id_are_noticed() -> None:
     bench = Bench().lead(2, 3)
     newcomer = key_of(3, generation=1)
     bench.after(10)
-    assert answered(bench.fetched(3, key=newcomer)).error == ErrorCode.NONE, "it may have been given a new disk"
+    assert response_of(bench.fetched(3, key=newcomer)).error == ErrorCode.NONE, "it may have been given a new disk"
     bench.after(10)
     bench.fetched(3)
-    assert answered(bench.fetched(3, key=newcomer)).error == ErrorCode.INCONSISTENT_VOTER_SET
-    assert answered(bench.fetched(3)).error == ErrorCode.NONE
+    assert response_of(bench.fetched(3, key=newcomer)).error == ErrorCode.INCONSISTENT_VOTER_SET
+    assert response_of(bench.fetched(3)).error == ErrorCode.NONE
 
 
 def test_until_when_a_leader_knew_all_is_when_a_majority_fetched() -> None:

@@ -27,7 +27,7 @@ def test_one_at_a_time_until_it_counts_as_lost() -> None:
     assert outbox.ready(2, FetchSnapshot, SETTINGS.request_timeout_ms + 500)
     assert outbox.ready(2, Fetch, 0) and outbox.ready(3, FetchSnapshot, 0)
     outbox.send(PEER, REQUEST, 5000)
-    assert not outbox.is_current(send), "its answer is too late now"
+    assert not outbox.is_current(send), "its response is too late now"
 
 
 def test_failures_wait_longer_each_time_until_one_succeeds() -> None:

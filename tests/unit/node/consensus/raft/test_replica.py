@@ -114,7 +114,7 @@ def test_voters_are_replaced_one_by_one() -> None:
             assert cluster.run_until(cluster.settled, 10_000)
             cluster.change(**change)
             assert cluster.run_until(cluster.settled, 20_000), change
-    assert [answer.error for answer in cluster.change_answers] == [0] * 6
+    assert [response.error for response in cluster.change_responses] == [0] * 6
     assert led(cluster) in (4, 5, 6)
     for node_id in (1, 2, 3):
         cluster.crash(node_id)

@@ -66,14 +66,14 @@ def update(bench: Bench, node_id: int, host: str = "elsewhere", **changed: objec
     return bench.replica.update_voter(UpdateVoter(**{**fields, **changed}), bench.now)  # type: ignore[arg-type]
 
 
-def error(answer: ChangeVotersResponse | UpdateVoterResponse | Parked) -> ErrorCode:
-    assert not isinstance(answer, Parked)
-    return answer.error
+def error(response: ChangeVotersResponse | UpdateVoterResponse | Parked) -> ErrorCode:
+    assert not isinstance(response, Parked)
+    return response.error
 
 
-def token(answer: ChangeVotersResponse | UpdateVoterResponse | Parked) -> int:
-    assert isinstance(answer, Parked)
-    return answer.token
+def token(response: ChangeVotersResponse | UpdateVoterResponse | Parked) -> int:
+    assert isinstance(response, Parked)
+    return response.token
 
 
 def test_a_caught_up_observer_becomes_a_voter() -> None:
@@ -89,7 +89,7 @@ def test_a_caught_up_observer_becomes_a_voter() -> None:
     assert bench.events(Responded) == [Responded(waiting, ChangeVotersResponse())]
 
 
-def test_an_answer_may_come_before_the_commit() -> None:
+def test_a_response_may_come_before_the_commit() -> None:
     bench = leader()
     bench.fetched(4)
     assert error(add(bench, 4, ack_when_committed=False)) == ErrorCode.NONE
@@ -146,7 +146,7 @@ def test_no_change_before_the_leader_has_committed_something() -> None:
     assert error(remove(bench, 2)) == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_what_cannot_be_added() -> None:
+def test_wrong_voters_are_not_added() -> None:
     bench = leader()
     assert error(add(bench, 2)) == ErrorCode.DUPLICATE_VOTER
     assert error(add(bench, 2, voter=key_of(2, 1))) == ErrorCode.DUPLICATE_VOTER
@@ -176,7 +176,7 @@ def test_a_voter_is_removed() -> None:
     assert [observer.replica.id for observer in bench.replica.describe_quorum(bench.now).observers] == [3]
 
 
-def test_what_cannot_be_removed() -> None:
+def test_wrong_voters_are_not_removed() -> None:
     bench = leader()
     assert error(remove(bench, 9)) == ErrorCode.VOTER_NOT_FOUND
     assert error(remove(bench, 3, key_of(3, 1))) == ErrorCode.VOTER_NOT_FOUND
@@ -222,7 +222,7 @@ def test_a_voter_moves() -> None:
     assert error(update(bench, 2)) == ErrorCode.NONE, "nothing changes any more"
 
 
-def test_what_cannot_be_updated() -> None:
+def test_wrong_voters_are_not_updated() -> None:
     bench = leader()
     assert error(update(bench, 2, current_leader_epoch=0)) == ErrorCode.FENCED_LEADER_EPOCH
     assert error(update(bench, 2, current_leader_epoch=9)) == ErrorCode.UNKNOWN_LEADER_EPOCH

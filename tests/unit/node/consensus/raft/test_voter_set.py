@@ -6,7 +6,7 @@ from millstream.node.consensus.raft.voter_set import OffsetHistory, ReplicaKey, 
 from tests.unit.node.consensus.raft.cluster import key_of
 
 
-def test_majorities() -> None:
+def test_a_majority_is_more_than_half_of_the_voters() -> None:
     for size, majority in [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)]:
         assert VoterSet(tuple(Voter(ReplicaKey(i)) for i in range(size))).majority == majority
 
@@ -31,7 +31,7 @@ def test_an_id_occurs_once() -> None:
         VoterSet((Voter(key_of(1)), Voter(key_of(1, 1))))
 
 
-def test_history_by_offset() -> None:
+def test_the_history_has_the_value_of_each_offset() -> None:
     history = OffsetHistory("initial")
     assert (history.latest, history.latest_offset, history.at(100)) == ("initial", -1, "initial")
     history.add(3, "a")

@@ -25,7 +25,7 @@ NAME = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
         ("RULE:^CN=(Duke),OU=[a-zA-Z,]+Users,.*$/$1/\nDEFAULT", "Duke"),
     ],
 )
-def test_names(rules: str, name: str) -> None:
+def test_rules_map_names_to_principals(rules: str, name: str) -> None:
     assert PrincipalMapping(rules).name(NAME) == name
 
 
@@ -101,6 +101,6 @@ A = x509.NameAttribute
         (x509.Name([]), ""),
     ],
 )
-def test_distinguished_names(name: x509.Name, text: str) -> None:
+def test_distinguished_names_are_written_as_java_does(name: x509.Name, text: str) -> None:
     # As it arrives: encoded and decoded, so that values have the types of a certificate.
     assert distinguished_name(name) == text

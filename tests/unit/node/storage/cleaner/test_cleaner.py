@@ -26,7 +26,7 @@ from tests.unit.node.storage.cleaner.compacted import (
     records,
 )
 from tests.unit.node.storage.conftest import PARTITION, TOPIC_ID, Node
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_SECONDS
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def at_call(number: int, act: Callable[[], object]) -> Offload:
 # What may be cleaned
 
 
-def test_the_dirty_part(node: Node) -> None:
+def test_the_dirty_ratio_grows_with_new_records(node: Node) -> None:
     log = node.log(config())
     fill(log, 20)
     found = cleanable(log, NOW)
@@ -74,7 +74,7 @@ def test_nothing_above_the_high_watermark(node: Node) -> None:
     assert cleanable(log, NOW).end_offset == second
 
 
-def test_min_compaction_lag(node: Node) -> None:
+def test_young_records_are_not_cleaned(node: Node) -> None:
     log = node.log(config(min_compaction_lag_ms=1000))
     append(log, (b"a", b"1"), timestamp=NOW - 5000)
     log.roll(0)
@@ -86,7 +86,7 @@ def test_min_compaction_lag(node: Node) -> None:
     assert cleanable(log, NOW + 1000).end_offset == 3
 
 
-def test_max_compaction_lag(node: Node) -> None:
+def test_old_dirty_records_make_a_log_overdue(node: Node) -> None:
     log = node.log(config(max_compaction_lag_ms=1000, segment_bytes=10_000))
     append(log, (b"a", b"1"), timestamp=NOW - 900)
     assert log.config.roll_ms == 1000
@@ -303,7 +303,7 @@ def test_the_filthiest_first_and_the_damaged_do_not_stop_the_others(
     assert progress[dirty.topic_partition].first_dirty_offset == 40
 
 
-def test_backoff_and_ratio(node: Node) -> None:
+def test_a_log_is_cleaned_after_the_backoff_above_the_ratio(node: Node) -> None:
     log = node.log(config(min_cleanable_dirty_ratio=0.6))
     fill(log)
 
@@ -339,7 +339,7 @@ def test_a_shorter_backoff_counts_at_once_and_needs_no_tick(node: Node) -> None:
         await cleaner.run()
         assert log.cleaned_offset == 40
         fill(log)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while log.cleaned_offset == 40:
                 cleaner.now_ms += 20
                 await asyncio.sleep(0.005)
@@ -388,7 +388,7 @@ def test_a_topic_deleted_and_made_again_during_a_pass(node: Node) -> None:
     assert not [path for path in node.path.iterdir() if path.suffix in (".cleaned", ".swap")]
 
 
-def test_the_throttle() -> None:
+def test_the_throttle_delays_reads_and_writes() -> None:
     throttle = Throttle()
     assert throttle.delay_seconds(1 << 30, 5.0) == 0
     throttle.bytes_per_second = 1000.0
@@ -404,7 +404,7 @@ def test_settings_are_shared_by_the_threads() -> None:
     assert settings.block_bytes == 1 << 17
 
 
-def test_compact_and_delete(node: Node) -> None:
+def test_a_compacted_log_may_have_retention(node: Node) -> None:
     """Retention goes by the times of what is left."""
     policy = frozenset({"compact", "delete"})
     settings = config(cleanup_policy=policy, retention_ms=1000)

@@ -32,7 +32,9 @@ def contents(batches: list[list[Record]]) -> list[tuple[bytes, int]]:
 
 
 @given(batches=st.lists(BATCH, min_size=1, max_size=8), older=BATCH, shift_ms=st.sampled_from([0, 1, -70, 1 << 41]))
-def test_the_same_verdicts(fast: ModuleType, batches: list[list[Record]], older: list[Record], shift_ms: int) -> None:
+def test_compiled_and_plain_loops_keep_the_same_records(
+    fast: ModuleType, batches: list[list[Record]], older: list[Record], shift_ms: int
+) -> None:
     total = sum(map(len, batches))
     maps = [fast.KeyMap(ROOMY, 5, total), key_map.KeyMap(ROOMY, 5, total)]
     for content, count in contents(batches):

@@ -36,7 +36,9 @@ def names(node: Node) -> list[str]:
         ([], [".index"]),  # the rest of one that is over
     ],
 )
-def test_what_is_not_whole_goes(node: Node, clean_stop: bool, cleaned: list[str], swap: list[str]) -> None:
+def test_unfinished_files_of_the_cleaner_are_removed(
+    node: Node, clean_stop: bool, cleaned: list[str], swap: list[str]
+) -> None:
     before = fill(node)
     node.stop() if clean_stop else node.kill()
     first = f"{0:020d}"
