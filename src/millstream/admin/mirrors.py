@@ -5,6 +5,7 @@ changes are plain AlterConfigs. Progress is read from the internal topic `__mill
 of both sides is in `mirror_verification`.
 """
 
+import contextlib
 import json
 import re
 import time
@@ -18,13 +19,15 @@ from millstream.admin.topics import ConfigChange, ConfigOperation, ConfigResourc
 from millstream.config.setting import ConfigError
 from millstream.config.table import mirror, topic
 from millstream.formats.model.errors import ErrorCode
-from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client import Cluster, TopicPartition, WireError
 from millstream.raw_client.offsets import LATEST
 
 REPORT_TOPIC = "__millstream_mirrors"
 _TOPICS_AT_ONCE = 200
 _POLL_SECONDS = 0.2
 _HEARD_SECONDS = 2.0
+_KNOWN_SECONDS = 10.0
+"""Timeout for all brokers to know a link. The change is made by then: only a broker that is late is not waited for."""
 _MIRROR_SETTINGS = (topic.MIRROR_LINK, topic.MIRROR_STATE, topic.MIRROR_REASON, topic.MIRROR_SOURCE_TOPIC)
 _REPORTED = (
     "end", "source_end", "lag_records", "lag_bytes", "lag_seconds", "records_skipped", "records_truncated", "problem",
@@ -208,6 +211,23 @@ class MirrorAdmin:
                 "all names that begin with orders"
             ) from None
         self.change(name, settings)
+        self._await_known(name, exists=True)
+
+    def _await_known(self, name: str, *, exists: bool) -> None:
+        """Waits until every broker knows that a link exists, or does not: the next request may go to any of them."""
+        deadline = time.monotonic() + _KNOWN_SECONDS
+        setting = f"{mirror.LINK_PREFIX}{name}.{mirror.BOOTSTRAP_SERVERS.name}"
+        rows = [{"resource_type": int(ConfigResource.BROKER), "resource_name": "", "configuration_keys": [setting]}]
+        for broker in self.cluster.brokers():
+            with contextlib.suppress(WireError):
+                while time.monotonic() < deadline:
+                    left_s = deadline - time.monotonic()
+                    response = self.cluster.call(
+                        "describe_configs", node=broker.node_id, within_s=left_s, resources=rows
+                    )
+                    if any(row.configs for row in response.results) is exists:
+                        break
+                    time.sleep(_POLL_SECONDS / 4)
 
     def change(self, name: str, settings: Mapping[str, str | None], *, validate_only: bool = False) -> None:
         """Sets settings of a link; None removes one."""
@@ -248,6 +268,7 @@ class MirrorAdmin:
                 "over, or delete the topics first"
             )
         self.change(name, dict.fromkeys(link.settings))
+        self._await_known(name, exists=False)
 
     # Topics
 
@@ -470,6 +491,7 @@ class MirrorAdmin:
             }
         )
         self.change(name, dict.fromkeys(link.settings))
+        self._await_known(name, exists=False)
         return cut
 
     def check_can_mirror(self, name: str) -> None:

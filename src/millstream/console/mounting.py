@@ -42,6 +42,8 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
+_NO_RESPONSE = "No response returned."
+"""What Starlette's BaseHTTPMiddleware says if the app ends without a response."""
 _taken = threading.Lock()
 _log = logging.getLogger("millstream.console")
 
@@ -60,7 +62,7 @@ class ConsoleMount:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app or await self._started()
-        await app(scope, receive, _with_headers(scope, send))
+        await serve_or_leave(app, scope, receive, _with_headers(scope, send))
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -117,6 +119,26 @@ def _load() -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
     from millstream.console import nicegui_app
 
     return nicegui_app.load(), nicegui_app.startup
+
+
+async def serve_or_leave(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Calls the app. If the client closes the connection before the response begins, the request ends without an error:
+    Starlette's middleware raises RuntimeError then, and the log would have a traceback for each page left early.
+    """
+    has_left = False
+
+    async def receiving() -> Message:
+        nonlocal has_left
+        message = await receive()
+        has_left = has_left or message["type"] == "http.disconnect"
+        return message
+
+    try:
+        await app(scope, receiving, send)
+    except RuntimeError as error:
+        if not has_left or str(error) != _NO_RESPONSE:
+            raise
+        _log.debug("request_left path=%s", scope["path"])
 
 
 class _Unavailable:

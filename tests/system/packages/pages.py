@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -33,10 +34,16 @@ from tests.waiting import TIMEOUT_SECONDS, until
 _BLOCK = re.compile(r"```(\w+(?: \w+)?)\n(.*?)```", re.S)
 UNIT = REPOSITORY / "deploy" / "systemd" / "millstream.service"
 DOCKERFILE = REPOSITORY / "deploy" / "container" / "Dockerfile"
+_STATUS = re.compile(r"^(.*\bmillstream cluster status\b.*)$", re.M)
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    return _BLOCK.findall((REPOSITORY / "docs" / page).read_text(encoding="utf-8"))
+    """The blocks of a page: their language, with a word of ours, and their text. `cluster status` fails while a replica
+    is not in sync, as it may be for a moment after a start, so it is repeated until it does not."""
+    found = _BLOCK.findall((REPOSITORY / "docs" / page).read_text(encoding="utf-8"))
+    return [
+        (kind, _STATUS.sub(r"until \1; do sleep 0.2; done", text) if kind == "sh" else text) for kind, text in found
+    ]
 
 
 def shell(script: str, directory: Path) -> None:
@@ -224,6 +231,9 @@ def _docker(line: str, services: Mapping[str, Service]) -> None:
                 each.wait_until_healthy()
         case ["docker", "compose", "exec", name, *command] | ["docker", "exec", "--interactive", name, *command]:
             done = services[name].pod.exec(*command, stdin=stdin)
+            while done.returncode and command[:3] == ["millstream", "cluster", "status"]:  # see `blocks`
+                time.sleep(0.2)
+                done = services[name].pod.exec(*command)
             print(done.stdout)
             assert done.returncode == 0, (command, done.stdout, done.stderr)
         case words:

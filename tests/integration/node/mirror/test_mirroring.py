@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from millstream.admin.errors import InvalidArgumentError, NotFoundError
 from millstream.admin.mirror_verification import verify_topic
-from millstream.admin.mirrors import MirrorError, MirrorTopic
+from millstream.admin.mirrors import MirrorAdmin, MirrorError, MirrorTopic
 from millstream.admin.topics import ConfigResource, TopicAdmin
 from millstream.cli.app import app
 from millstream.formats.records.record import Record, build_batch
@@ -333,6 +333,17 @@ def test_prefixed_names_and_no_loops(mirror: Mirror) -> None:
 
 def _contains(found: Mapping[str, str], name: str) -> None:
     assert name in found, found
+
+
+def test_every_broker_knows_a_link_that_was_just_created_or_deleted(mirror: Mirror, here: EmbeddedCluster) -> None:
+    cluster = cluster_of(here.bootstrap_servers)
+    each_broker = [MirrorAdmin(cluster.only(here.address(number))) for number in here.brokers]
+    assert len(each_broker) == 3
+    for _ in range(5):
+        mirror.create("nothing-.*")
+        assert all(mirror.name in [link.name for link in admin.links()] for admin in each_broker)
+        mirror.admin.delete(mirror.name)
+        assert not any(mirror.name in [link.name for link in admin.links()] for admin in each_broker)
 
 
 def test_mistakes_are_told(mirror: Mirror, here: EmbeddedCluster) -> None:
