@@ -43,7 +43,7 @@ from millstream.node.data.schema_validation import (
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.server.request import TurnTaker
+from millstream.node.server.request import DeferredResults
 from millstream.node.storage.log.batch_admission import Recompression, recompress, recompression_of, refusal
 from millstream.node.transactions.produce import Append, Deliver, ProduceCall, Produced, Refuse
 
@@ -152,7 +152,7 @@ class Schemas(Protocol):
     def close(self) -> None: ...
 
 
-class _Held(TurnTaker):
+class _Held(DeferredResults):
     """A request that waits until its batches were opened."""
 
     __slots__ = ("append", "call", "deliver", "is_done", "partitions", "refuse")
@@ -408,7 +408,7 @@ class OpenedProduce:
             wait(held.deliver)
         else:
             held.deliver(results)
-        held.turn.turn_is_over()
+        held.read_pause.end()
 
     def _remove(self, held: _Held) -> None:
         """Removes a request from its queues, and begins with the next ones."""

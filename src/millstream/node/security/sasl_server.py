@@ -38,7 +38,7 @@ from millstream.node.security.core.sasl import (
 from millstream.node.server.dispatch import API_VERSIONS_KEY, encode_response
 from millstream.node.server.limits import LogThrottle
 from millstream.node.server.request import Api, Context, api
-from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.service import Parts, Peer, Pending, ReadPause, Refused
 
 SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 17, 36
 _REQUEST_HEAD = struct.Struct(">hhih")
@@ -176,7 +176,7 @@ class SaslGate:
         failed: Callable[[str], Parts | None],
     ) -> Pending:
         pending = Pending()
-        pending.turn = Turn()
+        pending.read_pause = ReadPause()
         self._is_busy = True
 
         async def work() -> None:
@@ -199,8 +199,8 @@ class SaslGate:
             self._is_busy = False
             if not pending.abandoned:
                 pending.resolve(succeeded(result, lifetime_ms))
-            assert pending.turn is not None
-            pending.turn.turn_is_over()
+            assert pending.read_pause is not None
+            pending.read_pause.end()
 
         self._task = self._loop.create_task(work())
         pending.on_abandon = self._closed
@@ -244,7 +244,7 @@ class SaslGate:
 
     def _last(self, parts: Parts) -> Pending:
         pending = Pending()
-        pending.turn = Turn()  # never over: the connection is not read any more
+        pending.read_pause = ReadPause()  # never over: the connection is not read any more
         self._is_busy = True
         self._resolve_late(pending, parts)
         return pending
