@@ -24,7 +24,7 @@ from millstream.node.controller.cluster_handlers import features_for_api_version
 from millstream.node.controller.config_handlers import DescribeConfigsHandlers
 from millstream.node.controller.quota_handlers import DescribeQuotasHandlers
 from millstream.node.coordination.core.state_machine import KnownEpochs
-from millstream.node.data.batch_opening import OpenedProduce
+from millstream.node.data.batch_opening import BatchOpening
 from millstream.node.data.fetch import FetchHandler
 from millstream.node.data.internal_client import InternalProducer, OffsetLookup
 from millstream.node.data.log_dirs import LogDirHandlers
@@ -166,7 +166,7 @@ class Broker:
         self.group_lag = GroupLag(view, self.partitions, self.peers, self.groups, environment)
         schemas = RegisteredSchemas(view, self.peers, environment, view.config[node.SCHEMAS_TOPIC])
         self.schema_guard = SchemaGuard(view.image, schemas)
-        self.opened_produce = OpenedProduce(
+        self.batch_opening = BatchOpening(
             self.partitions, self.schema_guard, schemas, environment, self._opening_limits
         )
         samples = view.config[quotas.QUOTA_WINDOW_NUM]
@@ -240,7 +240,7 @@ class Broker:
         self.transactions.close()
         self.share_states.close()
         self.shared.close()
-        self.opened_produce.close()
+        self.batch_opening.close()
         self._transactional.close()
         self.verification.close()
         self.share_coordinator.close()
@@ -461,7 +461,7 @@ class Broker:
             lambda: self.view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
         self.produce = ProduceHandler(
-            self.partitions, self._environment, self.replicas, self._transactional, self.opened_produce
+            self.partitions, self._environment, self.replicas, self._transactional, self.batch_opening
         )
         return Dispatcher(
             self.apis,

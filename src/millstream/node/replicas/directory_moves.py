@@ -77,7 +77,7 @@ class DirectoryMoves:
         for directory in self._logs.online:
             for at in directory.futures:
                 partition = self._roles.partitions.by_name.get(at.topic.encode(), {}).get(at.partition)
-                if partition is not None and not partition.is_lost:
+                if partition is not None and not partition.is_log_offline:
                     self.begin(partition, directory)
             directory.futures.clear()
 
@@ -230,7 +230,7 @@ class DirectoryMoves:
         if copy is None or self._closed or self._logs.place_of(at) is target:
             return  # nothing to undo; after a stop the move begins again
         _log.warning("move_ended partition=%s to=%s reason=%s", at, target.root, reason)
-        if self._roles.moving_to.pop(at, None) is not None and not partition.is_lost:
+        if self._roles.moving_to.pop(at, None) is not None and not partition.is_log_offline:
             self._assignments.assign(partition.topic_id, at.partition, copy.source.id)
         if self._logs.is_online(target):
             job = copy.cancel()
