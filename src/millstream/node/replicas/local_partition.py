@@ -80,13 +80,13 @@ class Waiter(Protocol):
 class ReplicaWaiter(Waiter, Protocol):
     """A fetch session of a follower, which has many partitions."""
 
-    def grown(self, partition: "Partition") -> None:
-        """The log of this partition has grown."""
+    def log_grew(self, partition: "Partition") -> None:
+        """Called when records were appended to this partition."""
         ...
 
-    def noted(self, partition: "Partition") -> None:
-        """The high watermark, the log start offset or the in-sync replicas changed: to be sent with the next
-        response."""
+    def state_changed(self, partition: "Partition") -> None:
+        """Called when the high watermark, the log start offset or the in-sync replicas changed. The next response has
+        them."""
         ...
 
 
@@ -262,11 +262,11 @@ class LocalPartition:
             for waiter in tuple(self.waiters):
                 waiter.wake()
         if self.replica_waiters:
-            self._note_for_followers()
+            self._notify_followers()
 
-    def _note_for_followers(self) -> None:
+    def _notify_followers(self) -> None:
         for follower in tuple(self.replica_waiters):
-            follower.noted(self)  # type: ignore[arg-type]  # every partition is a `Partition`
+            follower.state_changed(self)  # type: ignore[arg-type]  # every partition is a `Partition`
 
     def when_committed(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
         """Calls back when everything before `offset` is committed. If it is already, calls back now and returns None.

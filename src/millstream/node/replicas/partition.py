@@ -169,7 +169,7 @@ class Partition(LocalPartition):
 
     def _follow_state(self, state: PartitionState) -> None:
         self.state = state
-        self._note_for_followers()
+        self._notify_followers()
         log = self._log
         if log is None:
             return
@@ -306,7 +306,7 @@ class Partition(LocalPartition):
         start = min(offset, self.high_watermark)
         if start > log.log_start_offset:
             log.delete_records_before(start)
-            self._note_for_followers()
+            self._notify_followers()
 
     def _mirrored_log(self) -> PartitionLog:
         if not self.is_leader:
@@ -341,7 +341,7 @@ class Partition(LocalPartition):
         self._flush_to_commit(log)
         if self.replica_waiters:
             for follower in tuple(self.replica_waiters):
-                follower.grown(self)
+                follower.log_grew(self)
 
     def check_enough_in_sync(self) -> None:
         """Refuses a write with acks=all if fewer replicas than `min.insync.replicas` are in sync."""
@@ -462,7 +462,7 @@ class Partition(LocalPartition):
     def _in_sync_set_changed(self, leader: PartitionLeader, before: frozenset[int]) -> None:
         self.traffic.isr_shrinks += not before <= leader.isr
         self.traffic.isr_expands += not leader.isr <= before
-        self._note_for_followers()
+        self._notify_followers()
         self._update_high_watermark(leader)
         if self._commit_waiters:
             error = leader.not_enough_after_append()
@@ -483,7 +483,7 @@ class Partition(LocalPartition):
 
     def when_deleted(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
         """Calls back when no live replica has records before `offset` any more."""
-        self._note_for_followers()
+        self._notify_followers()
         if self.low_watermark >= offset:
             callback(None)
             return None

@@ -134,7 +134,7 @@ class ProduceService(Protocol):
         ...
 
 
-class Waiting(Protocol):
+class WaitingFetch(Protocol):
     def give_up(self) -> None:
         """The client has disconnected."""
         ...
@@ -148,7 +148,7 @@ class FetchService(Protocol):
         deliver: Callable[[FetchTopics, int, int], None],
         refusals: Refusals | None = None,
         admits: Callable[[int], bool] | None = None,
-    ) -> Waiting | None:
+    ) -> WaitingFetch | None:
         """Responds through `deliver` (topics, top-level error, session id), now or later. `refusals` has the topics
         that the client may not read; None if it may read all. `admits` is called with the size of the records that were
         found; if it returns false, the response is empty."""
