@@ -32,8 +32,14 @@ from millstream.node.data.offsets import OffsetHandlers
 from millstream.node.data.produce import ProduceHandler
 from millstream.node.data.schema_validation import RegisteredSchemas, SchemaGuard
 from millstream.node.environment import Environment
-from millstream.node.groups.coordinator import ClassicGroupHandlers, ConsumerGroupHandlers, GroupCoordinator
-from millstream.node.groups.handlers import GroupAdminHandlers, OffsetCommitHandlers, TransactionalOffsets
+from millstream.node.groups.coordinator import GroupCoordinator
+from millstream.node.groups.handlers import (
+    ClassicGroupHandlers,
+    CommittedOffsetHandlers,
+    ConsumerGroupHandlers,
+    GroupAdminHandlers,
+    TransactionalOffsets,
+)
 from millstream.node.groups.lag import GroupLag
 from millstream.node.groups.streams import StreamsGroupHandlers, StreamsTopics
 from millstream.node.hot_keys.hot_keys import HotKeys
@@ -333,7 +339,7 @@ class Broker:
             self.verification,
             lambda: view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
-        commits = OffsetCommitHandlers(self.groups, transactional_offsets)
+        committed = CommittedOffsetHandlers(self.groups, transactional_offsets)
         classic = ClassicGroupHandlers(self.groups)
         consumer = ConsumerGroupHandlers(self.groups, self._may_describe if self._checks is not None else None)
         streams = StreamsGroupHandlers(
@@ -371,9 +377,9 @@ class Broker:
             "describe_delegation_token": identities.describe_delegation_token,
             "list_offsets": offsets.list_offsets,
             "metadata": cluster.metadata,
-            "offset_commit": commits.offset_commit,
-            "offset_fetch": commits.offset_fetch,
-            "txn_offset_commit": commits.txn_offset_commit,
+            "offset_commit": committed.offset_commit,
+            "offset_fetch": committed.offset_fetch,
+            "txn_offset_commit": committed.txn_offset_commit,
             "find_coordinator": cluster.find_coordinator,
             "join_group": classic.join_group,
             "heartbeat": classic.heartbeat,
@@ -397,7 +403,7 @@ class Broker:
             "describe_log_dirs": log_dirs.describe_log_dirs,
             "alter_replica_log_dirs": log_dirs.alter_replica_log_dirs,
             "delete_groups": group_admin.delete_groups,
-            "offset_delete": commits.offset_delete,
+            "offset_delete": committed.offset_delete,
             "describe_cluster": cluster.describe_cluster,
             "consumer_group_heartbeat": consumer.consumer_group_heartbeat,
             "consumer_group_describe": consumer.consumer_group_describe,

@@ -27,7 +27,7 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import ProduceResults
 from millstream.node.storage.log.appended import Appended
-from millstream.node.transactions.verification import FIRST_THAT_ADDS, for_producer
+from millstream.node.transactions.verification import FIRST_PRODUCE_THAT_ADDS, for_producer
 
 Deliver = Callable[[ProduceResults], None]
 Produced = tuple[ProduceResults, Callable[[Deliver], None] | None]
@@ -259,7 +259,7 @@ class TransactionalProduce:
 
     def _begin_verification(self, batches: _Batches, version: int, verified: Verified) -> None:
         """Finds the partitions to verify. A partition that refuses does so again at the append."""
-        adds = version >= FIRST_THAT_ADDS
+        adds = version >= FIRST_PRODUCE_THAT_ADDS
         if not adds and not self._is_enabled():
             return
         for partition, sequence in batches.partitions:
@@ -319,7 +319,7 @@ class TransactionalProduce:
                 batches.producer_id,
                 batches.epoch,
                 list(unverified),
-                adds=first.call.version >= FIRST_THAT_ADDS,
+                adds=first.call.version >= FIRST_PRODUCE_THAT_ADDS,
             )
         except Exception:
             _log.exception("verification_failed transactional_id=%s", batches.transactional_id)
