@@ -31,6 +31,10 @@ Part = bytes | bytearray | FilePart
 Parts = Sequence[Part]
 
 
+LOCAL_LISTENER = "local"
+"""The listener name of a node's requests to the controller in its own process."""
+
+
 @dataclass(slots=True)
 class Peer:
     """The client of a connection."""
