@@ -442,7 +442,7 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CommandFailedError(
-            f"{question} Add --yes: stdin is not a terminal, so it cannot be asked.", exit_codes.USAGE
+            f"{question} Add --yes: stdin is not a terminal, so no confirmation can be read.", exit_codes.USAGE
         )
     if not typer.confirm(question, err=True):
         raise CommandFailedError("nothing was changed")

@@ -376,7 +376,7 @@ _Tagged = list[tuple[str, Writer, Callable[[Any], bool], int]]
 
 
 def _default_test(each: Field) -> Callable[[Any], bool]:
-    """A function that tells whether a value is the default of a field, which is then not sent."""
+    """A function that returns whether a value is the default of a field, which is then not sent."""
     return each.is_default if each.is_mutable else partial(eq, each.default())
 
 

@@ -270,7 +270,7 @@ class ClusterHandlers:
         }
 
     def _show_branch(self, row: dict[str, Any], image: MetadataImage, context: Context) -> None:
-        """Add what a topic is a branch of. A client that may not describe the parent does not learn its name."""
+        """Adds the parent of a branch. A client that may not describe the parent does not get its name."""
         topic = image.topics_by_id.get(row["topic_id"])
         if topic is None or topic.branch is None:
             return

@@ -97,7 +97,7 @@ class ControllerMutations:
     def __init__(
         self, quotas: MutationQuotas, controller_listeners: frozenset[str], is_broker: Callable[[Peer], bool]
     ) -> None:
-        """`is_broker` tells whether a connection to the controller is that of a registered broker."""
+        """`is_broker` returns whether a connection to the controller is that of a registered broker."""
         self._quotas = quotas
         self._controller_listeners = controller_listeners
         self._is_broker = is_broker

@@ -224,7 +224,7 @@ class DirectoryMoves:
             raise failure
 
     async def _undo(self, partition: Partition, target: LogDirectory, reason: str) -> None:
-        """Removes the copy, and tells the controller that the log is where it was."""
+        """Removes the copy, and reports to the controller that the log has not moved."""
         at = partition.topic_partition
         copy = self._copies.pop(at, None)
         if copy is None or self._closed or self._logs.place_of(at) is target:

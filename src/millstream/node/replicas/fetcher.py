@@ -525,7 +525,7 @@ class ReplicaFetcher:
         self._restarts.start(self._restart_from_tier(followed, sent), loop=self._loop)
 
     async def _restart_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:
-        """Takes epochs and producers from the tier, and goes on where it ends."""
+        """Takes epochs and producers from the tier, and continues at the end of the tier."""
         partition = followed.partition
         pause_s = 0.0
         try:

@@ -541,7 +541,7 @@ class Connection:
         return (bool(self._responses) or self._mute is not None) and not self._blocked
 
     def is_stalling(self, now: float) -> bool:
-        """Whether a frame has begun and arrives slower than an honest peer sends."""
+        """Whether a frame has begun and arrives slower than the minimum rate."""
         elapsed = now - self._frame_since
         return (
             self._frame is not None

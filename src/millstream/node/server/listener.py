@@ -289,7 +289,7 @@ class Listener:
         self._forget_address(connection.peer.counted_as)
 
     def _address(self, host: str) -> str:
-        """What the limits count it as: an address with a limit of its own counts alone."""
+        """The key under which the limits count an address: an address with its own limit has its own key."""
         return host if host in self.limits.max_connections_of_address else address_key(host)
 
     def _forget_address(self, address: str) -> None:

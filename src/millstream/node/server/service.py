@@ -123,7 +123,7 @@ class Pending:
         self._on_resolved: Callable[[], None] | None = None
 
     def resolve(self, parts: Parts | None) -> None:
-        """Sets the response; None if the request wants none."""
+        """Sets the response; None if the request has no response."""
         assert not self.resolved, "a request has one response"
         self.resolved = True
         self.parts = parts

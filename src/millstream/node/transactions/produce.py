@@ -162,7 +162,7 @@ class TransactionalProduce:
         environment: Environment,
         is_enabled: Callable[[], bool],
     ) -> None:
-        """`is_enabled` tells whether partitions are verified for producers that add them with AddPartitionsToTxn."""
+        """`is_enabled` returns whether partitions are verified for producers that add them with AddPartitionsToTxn."""
         self._partitions = partitions
         self._verification = verification
         self._environment = environment

@@ -90,7 +90,7 @@ def test_a_feature_goes_off_and_on() -> None:
         ("share.version", -1, UpgradeType.SAFE_DOWNGRADE, "less than 0"),
         ("share.version", 1, 0, "unknown upgrade type 0"),
         ("group.version", 1, UpgradeType.SAFE_DOWNGRADE, "request an upgrade"),
-        ("what.version", 1, UpgradeType.UPGRADE, "does not know this feature"),
+        ("what.version", 1, UpgradeType.UPGRADE, "does not support this feature"),
         ("metadata.version", 28, UpgradeType.SAFE_DOWNGRADE, "not safe: .* the lowest safe level is 30"),
         ("metadata.version", 28, UpgradeType.UNSAFE_DOWNGRADE, "unsafe downgrade is not supported"),
         ("metadata.version", 0, UpgradeType.SAFE_DOWNGRADE, "cannot be disabled"),

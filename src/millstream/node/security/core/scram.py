@@ -268,4 +268,4 @@ def scram_client(
     server_final = yield f"{final_bare},p={proof}".encode()
     expected = b"v=" + base64.b64encode(hmac.digest(credential.server_key, message, mechanism.algorithm))
     if not hmac.compare_digest(server_final, expected):
-        raise ServerRefusedError("it did not prove that it knows the credential")
+        raise ServerRefusedError("the other side did not prove that it has the credential")
