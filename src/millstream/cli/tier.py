@@ -272,7 +272,7 @@ def restore(
     """Create topics of a lost cluster again in a new one, with all records that are in the store.
 
     The new cluster must have the same millstream.tier.url, and the old one must not run any more. Offsets, keys,
-    timestamps and settings stay. Records that were not in the store yet are lost with the disks of the old cluster.
+    timestamps and settings are kept. Records that were not in the store yet are lost with the disks of the old cluster.
     If the new cluster has the id of the old one, name it with --cluster-id.
 
     \b

@@ -343,7 +343,7 @@ def abort(
     start_offset: Annotated[
         int | None, typer.Option("--start-offset", metavar="N", help="Offset of its first record in the partition.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not request a confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,

@@ -152,7 +152,7 @@ def password(
 ) -> None:
     """Change the password of a user, for all its mechanisms.
 
-    Open connections stay until they authenticate again
+    Open connections are kept until they authenticate again
     (connections.max.reauth.ms).
 
     \b
@@ -172,7 +172,7 @@ def remove(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
-    """Remove a user: it cannot log in any more. Open connections stay.
+    """Remove a user: it cannot log in any more. Open connections are kept.
 
     \b
     Examples:
