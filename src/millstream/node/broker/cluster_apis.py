@@ -37,7 +37,7 @@ from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Peer, Refused
 
 _KEPT_RESPONSES = 64
-_LARGEST_KEPT_REQUEST = 100
+_MAX_TOPICS_OF_KEPT_REQUEST = 100
 """The maximum number of topics in a request whose response is cached. Larger requests are rarely repeated."""
 MOST_TOPICS = 20_000
 """The maximum number of names in one Metadata request: each takes time on the event loop."""
@@ -222,7 +222,7 @@ class ClusterHandlers:
         return bytes(out)
 
     def _keep(self, key: tuple[Any, ...], encoded: bytes) -> None:
-        if len(key[_NAMES] or ()) <= _LARGEST_KEPT_REQUEST:
+        if len(key[_NAMES] or ()) <= _MAX_TOPICS_OF_KEPT_REQUEST:
             if len(self._kept) >= _KEPT_RESPONSES:
                 self._kept.clear()
             self._kept[key] = encoded

@@ -17,7 +17,7 @@ NO_SESSION = 0
 NO_REPLICA = -1
 FIRST_EPOCH = 0
 FINAL_EPOCH = -1
-_LARGEST_EPOCH = (1 << 31) - 1
+_MAX_EPOCH = (1 << 31) - 1
 _EVICTABLE_AFTER_SECONDS = 120.0
 MAX_PARTITIONS_IN_SESSIONS = 250_000
 """Limit of the partitions in all sessions; above it, a client fetches without a session."""
@@ -196,7 +196,7 @@ class FetchSessions:
         if not session.partitions:
             self.drop(session.id)
             return session
-        session.epoch = 1 if session.epoch == _LARGEST_EPOCH else session.epoch + 1
+        session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         self._sessions.move_to_end(session.id)
         return session
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.access_control import GROUP, Principal
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage, skip_tags
+from millstream.formats.protocol.primitives import MAX_TEXT_BYTES, Cursor, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, request_schema
 from millstream.formats.protocol.wire_types import (
     SaslAuthenticateRequest,
@@ -43,7 +43,7 @@ from millstream.node.server.service import Parts, Peer, Pending, ReadPause, Refu
 SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 17, 36
 _REQUEST_HEAD = struct.Struct(">hhih")
 _SIZE = struct.Struct(">i")
-_MOST_DELAYED = 2000
+_MAX_DELAYED = 2000
 """Failed connections that wait for their response. More are closed at once, without a response."""
 _LOGIN_TIMEOUT_SECONDS = 30.0
 _LONGEST_NAME_IN_LOG = 100
@@ -254,7 +254,7 @@ class SaslGate:
         counts = self._counts
         if pending.abandoned:
             return
-        if counts.delayed >= _MOST_DELAYED:
+        if counts.delayed >= _MAX_DELAYED:
             self._loop.call_soon(_end, pending, None)
             return
         counts.delayed += 1
@@ -326,7 +326,7 @@ def _body(name: str, head: _Head, buffer: bytearray, end: int) -> Message:
     try:
         if schema.is_flexible(head.version):
             position = skip_tags(buffer, position, end)
-        return schema.read(Cursor(buffer, position, end, longest_text=LONGEST_TEXT), head.version)
+        return schema.read(Cursor(buffer, position, end, longest_text=MAX_TEXT_BYTES), head.version)
     except (IndexError, MalformedMessage) as error:
         raise Refused(f"malformed {name} request: {error}") from None
 

@@ -14,7 +14,7 @@ from millstream.common.prometheus import REQUEST_SECONDS, Histogram
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
-from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, Locate, MalformedMessage, skip_tags
+from millstream.formats.protocol.primitives import MAX_TEXT_BYTES, Cursor, Locate, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, Schema, request_schema, response_schema
 from millstream.formats.protocol.steps import is_long, read_in_steps, write_in_steps
 from millstream.node.server.auditing import ADMINISTRATION, Auditor, NoAuditor
@@ -450,7 +450,7 @@ def _cursor(api: str, buffer: bytes | bytearray, position: int, end: int, versio
     """
     if request_schema(api).is_flexible(version):
         position = _skip_header_tags(buffer, position, end)
-    return Cursor(buffer, position, end, most_items=most_items(api), longest_text=LONGEST_TEXT)
+    return Cursor(buffer, position, end, most_items=most_items(api), longest_text=MAX_TEXT_BYTES)
 
 
 def _with_refusals(

@@ -45,7 +45,7 @@ from millstream.formats.model.identifiers import Marker, ProducerIdentity, Topic
 NO_ID = -1
 NO_EPOCH = -1
 NO_TIME = -1
-LARGEST_EPOCH = (1 << 15) - 1
+MAX_EPOCH = (1 << 15) - 1
 NO_TIMEOUT_MS = (1 << 31) - 1
 """The timeout of transactions in a two-phase commit (KIP-939): they are never aborted by time."""
 EPOCH_PER_TRANSACTION = 2
@@ -209,7 +209,7 @@ class Transaction:
         next_id, next_epoch = self.next_producer_id, self.next_producer_epoch
         if client_version >= EPOCH_PER_TRANSACTION:
             last_epoch = self.client.epoch
-            epoch = min(epoch + 1, LARGEST_EPOCH)
+            epoch = min(epoch + 1, MAX_EPOCH)
             if self.needs_producer_id(client_version):
                 assert new_producer_id is not None
                 next_id = new_producer_id
@@ -236,7 +236,7 @@ class Transaction:
         own: if no other producer has replaced it, it continues with the next epoch, unless the epochs are exhausted.
         """
         may_go_on = transaction_version >= EPOCH_PER_TRANSACTION and not is_exhausted(self.client.epoch)
-        epoch = min(self.producer_epoch + 1, LARGEST_EPOCH)
+        epoch = min(self.producer_epoch + 1, MAX_EPOCH)
         return replace(
             self,
             previous_producer_id=self.producer_id,
@@ -267,7 +267,7 @@ class Transaction:
 
 def is_exhausted(epoch: int) -> bool:
     """Whether a client may not get a later epoch: the largest epoch is reserved for fencing."""
-    return epoch >= LARGEST_EPOCH - 1
+    return epoch >= MAX_EPOCH - 1
 
 
 class ProducerIdNeeded(Exception):
@@ -409,7 +409,7 @@ def _check_end_with_epochs(transaction: Transaction, client: ProducerIdentity, c
     if _is_repeated(transaction, client):
         if _outcome(transaction) != committed:
             raise _invalid(transaction, committed)
-        if transaction.producer_epoch == LARGEST_EPOCH:
+        if transaction.producer_epoch == MAX_EPOCH:
             raise _fenced(client)  # this epoch is for markers only: a client with it could not be fenced
         return EndTxnCheck.REPEATED
     check_client(transaction, client)
@@ -427,7 +427,7 @@ def _is_repeated(transaction: Transaction, client: ProducerIdentity) -> bool:
     now = transaction.producer
     if ProducerIdentity(client.producer_id, client.epoch + 1) == now:
         return True
-    ran_out = client.epoch == LARGEST_EPOCH - 1 and now.epoch == 0
+    ran_out = client.epoch == MAX_EPOCH - 1 and now.epoch == 0
     return ran_out and client.producer_id == transaction.previous_producer_id
 
 
