@@ -120,7 +120,7 @@ def test_wrong_options_of_scripts_have_a_reason(script: Run, offline: Run, tmp_p
         (("kafka-topics",), "give exactly one of --list, --create"),
         (("kafka-topics", "--create"), "--create needs --topic"),
         (("kafka-topics", "--create", "--topic", "x", "--partitions", "many"), "--partitions many: give a number"),
-        (("kafka-console-consumer", "--topic", "x", "--property", "print.epoch=true"), "print.epoch is not known"),
+        (("kafka-console-consumer", "--topic", "x", "--property", "print.epoch=true"), "print.epoch is not supported"),
         (("kafka-console-consumer", "--topic", "x", "--timeout-ms", "soon"), "--timeout-ms soon: give a number"),
         (("kafka-topics", "--describe", "--topic", "x("), "--topic x( is no regular expression: "),
         (("kafka-get-offsets", "--topic", "x("), "--topic x( is no regular expression: "),
