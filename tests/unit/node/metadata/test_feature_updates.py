@@ -121,7 +121,7 @@ def test_brokers_have_a_say() -> None:
     cluster.set_feature("share.version", 0)
     broker = cluster.image.brokers[BrokerId(1)]
     narrow = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=0)
-    for features, message in (((), "broker 1 does not know"), ((narrow,), "broker 1 supports levels 0 to 0")):
+    for features, message in (((), "broker 1 does not support"), ((narrow,), "broker 1 supports levels 0 to 0")):
         image = replace(cluster.image, brokers={broker.id: replace(broker, features=features)})
         with pytest.raises(KafkaError, match=message):
             update_features(image, [FeatureUpdate(name="share.version", level=1)], cluster.config)
