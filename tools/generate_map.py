@@ -13,7 +13,8 @@ TARGET = ROOT / "docs" / "map.md"
 @cache
 def first_sentence(path: Path) -> str:
     text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
-    sentence = re.match(r"(.+?[.:])(?=\s[A-Z`]|$)", text)
+    # Not up to a colon: the part behind it says what is in the file.
+    sentence = re.match(r"(.+?\.)(?=\s[A-Z`]|$)", text)
     return (sentence[1] if sentence else text).replace("|", "\\|")
 
 

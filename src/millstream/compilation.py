@@ -89,7 +89,7 @@ _NOT_BUILT = "not built: "
 
 
 class BuildRecord:
-    """What a library was built from, in a file beside it, or why there is none.
+    """The record of the sources of a build, in a file beside the library; or the reason why there is no build.
 
     The first line says what built it; then each source has a line with its digest, size, time of change and path. The
     record of a wheel names no sources: those are not edited in `site-packages`. After a build that was not possible,

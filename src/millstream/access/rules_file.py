@@ -108,7 +108,9 @@ def _mask(where: str, row: Mapping[str, Any]) -> MaskRule:
     _known(where, row, ("topics", "fields", "visible_to", "visible_to_users"))
     visible_to = _read(f"{where}.visible_to", parse_role, row.get("visible_to", "admin"))
     if visible_to is Role.NONE:
-        raise AccessFileError(f"{where}.visible_to: the rule would mask nothing: give viewer, operator or admin")
+        raise AccessFileError(
+            f"{where}.visible_to: the rule has no effect without a role: give viewer, operator or admin"
+        )
     return MaskRule(
         topics=_texts(f"{where}.topics", row.get("topics")),
         paths=tuple(

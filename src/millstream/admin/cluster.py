@@ -407,7 +407,7 @@ class ClusterAdmin:
         )
 
     def move_to_directory(self, broker_id: int, partition: TopicPartition, path: str) -> None:
-        """Moves a replica to another log directory of its broker. It goes on in the background."""
+        """Moves a replica to another log directory of its broker. The move continues in the background."""
         wanted = [{"path": path, "topics": [{"name": partition.topic, "partitions": [partition.partition]}]}]
         response = self._call("alter_replica_log_dirs", node=broker_id, dirs=wanted)
         code = response.results[0].partitions[0].error_code

@@ -302,8 +302,8 @@ class MirrorAdmin:
         return [each for each in found if link is None or each.link == link]
 
     def _not_promoted(self, link: str) -> list[str]:
-        """The topics of a link that are still mirrors. Asked again for a short time: a broker may not have heard of a
-        promotion yet."""
+        """The topics of a link that are still mirrors. The request is repeated for a short time: a broker may not have
+        the metadata of a promotion yet."""
         deadline = time.monotonic() + _HEARD_SECONDS
         while True:
             found = [each.name for each in self.mirror_topics(link) if each.state != "promoted"]
@@ -394,7 +394,7 @@ class MirrorAdmin:
                 why = f" ({'; '.join(sorted(problems))})" if problems else ""
                 raise MirrorError(
                     f"{len(waiting)} topics have not caught up within {timeout_s:g} s{why}: "
-                    f"{', '.join(each.name for each in waiting[:5])}. They go on and are promoted when they have; "
+                    f"{', '.join(each.name for each in waiting[:5])}. They are promoted when they have caught up; "
                     "`millstream mirror failover` promotes them now"
                 )
             time.sleep(_POLL_SECONDS)

@@ -148,7 +148,7 @@ def throttled_topics(admin: ClusterAdmin, topics: Sequence[str]) -> list[str]:
 
 
 def senders_and_receivers(move: Reassignment) -> tuple[Sequence[int], Sequence[int]]:
-    """Of a move that is under way, for `set_throttle`."""
+    """Of a running move, for `set_throttle`."""
     return [each for each in move.replicas if each not in move.adding], move.adding
 
 

@@ -153,7 +153,7 @@ class TopicAdmin:
         configs: Mapping[str, str] | None = None,
         groups: Mapping[str, str] | None = None,
     ) -> Branching:
-        """Creates a branch of a topic: a topic with the same records up to a point, which goes on by itself.
+        """Creates a branch of a topic: a topic with the same records up to a point, and its own records after that.
 
         The point is the end now, the first record at or after a time, or an offset for each partition. `configs` are
         set instead of the parent's. `groups` maps groups to those that get their committed offsets.

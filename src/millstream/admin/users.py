@@ -19,7 +19,7 @@ from millstream.raw_client.errors import error_code, refusal
 MECHANISMS = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
 _NAMES = {number: name for name, (number, _) in MECHANISMS.items()}
 DEFAULT_ITERATIONS = 8192
-FEWEST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 _SALT_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SALT_LENGTH = 26
 _TOKEN_ERRORS = {
@@ -82,8 +82,8 @@ class UserAdmin:
         """Adds a user, or changes the password of one, for these mechanisms."""
         if not name or not password:
             raise InvalidArgumentError("a user needs a name and a password that are not empty")
-        if not FEWEST_ITERATIONS <= iterations <= MOST_ITERATIONS:
-            raise InvalidArgumentError(f"iterations must be {FEWEST_ITERATIONS} to {MOST_ITERATIONS}")
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise InvalidArgumentError(f"iterations must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")
         rows = []
         for mechanism in mechanisms:
             if mechanism not in MECHANISMS:

@@ -1,4 +1,4 @@
-"""The metadata of a backup: read from the active controller as an observer reads it, and made fit for new nodes.
+"""The metadata of a backup: read from the active controller as an observer reads it, and adapted to new nodes.
 
 Only the metadata log has all of it: ids of topics, keys of SCRAM users, tokens. So the reader needs ClusterAction on
 the cluster, as a broker does, and must reach the controllers.

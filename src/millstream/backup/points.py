@@ -101,7 +101,8 @@ def _decisions_held(cluster: Cluster, hold_ms: int) -> Iterator[Callable[[str], 
     except RefusedError as error:
         if error.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST):
             raise BackupError(
-                f"the cluster does not know the setting {TRANSACTION_HOLD.name} ({error}): upgrade all its nodes first"
+                f"the cluster does not support the setting {TRANSACTION_HOLD.name} ({error}): "
+                "upgrade all its nodes first"
             ) from None
         raise
     try:

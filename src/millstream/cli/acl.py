@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millstream.admin.acls import Acl, AclAdmin
 
 app = typer.Typer(
-    help="Permissions (ACLs): who may do what with topics, groups, transactions and the cluster.\n\n"
+    help="Permissions (ACLs) of users on topics, groups, transactions and the cluster.\n\n"
     "A cluster with authorizer.class.name set denies everything that no ACL permits. `explain` says why.",
     no_args_is_help=True,
 )
@@ -230,7 +230,7 @@ def add(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
-    """Add ACLs: each operation for each resource. One that exists already stays.
+    """Add ACLs: each operation for each resource. Existing ACLs are kept.
 
     \b
     millstream acl add User:alice produce --topic orders
@@ -304,7 +304,7 @@ def explain(
     settings: ClientSettings = None,
     json: Json = False,
 ) -> None:
-    """Say whether a principal may do something, which ACL decides it, and which command would permit it.
+    """Show whether a principal may do an operation, which ACL decides that, and which command permits it.
 
     \b
     millstream acl explain User:alice read --topic orders

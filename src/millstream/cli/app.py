@@ -85,7 +85,7 @@ def serve(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Address for clients; port 0 takes a free port. [default: 127.0.0.1:9092]",
+            help="Address for clients; port 0 selects a free port. [default: 127.0.0.1:9092]",
         ),
     ] = None,
     config: Annotated[
@@ -117,7 +117,7 @@ def serve(
         typer.Option(
             "--bootstrap-user",
             metavar="NAME",
-            help="SCRAM user of a new cluster, at its first start. The password comes from the terminal,"
+            help="SCRAM user of a new cluster, at its first start. The password is read from the terminal,"
             " --bootstrap-password-file or MILLSTREAM_USER_PASSWORD.",
         ),
     ] = None,

@@ -69,8 +69,8 @@ def disks(
 ) -> None:
     """Show the log directories of brokers: space, replicas, moves; or move a replica to another directory.
 
-    A move goes on while records are written and read, and after the command
-    was interrupted. --timeout is the time without progress until the command
+    Records can be written and read during a move. A move continues after the
+    command was interrupted. --timeout is the time without progress until the command
     stops to wait.
 
     \b
@@ -132,7 +132,7 @@ def drain(
         str | None,
         typer.Option("--machine", metavar="NAME", help="All brokers of this machine (see `broker list`), not one."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and move nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     throttle: Throttle = None,
     unregister: Annotated[
         bool,

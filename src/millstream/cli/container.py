@@ -351,7 +351,7 @@ def _rack(environment: Mapping[str, str], account: str = SERVICE_ACCOUNT) -> dic
 
 
 def _probe(config: "BrokerConfig", path: str) -> tuple[str, ssl.SSLContext | None]:
-    """The address to ask: of a listener that wants no client certificate, if there is one."""
+    """The address for probes: of a listener that wants no client certificate, if there is one."""
     from millstream.config.table import ssl as settings
 
     served = config.listeners or config.controller_listeners

@@ -19,7 +19,8 @@ from millstream.cli.terminal import note, print_json, print_table
 
 def doctor(
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.5, max=600, help="How long to look at the brokers.")
+        float,
+        typer.Option("--seconds", min=0.5, max=600, help="Time between the two readings of the brokers' metrics."),
     ] = 5.0,
     subscribe: Annotated[
         bool | None,

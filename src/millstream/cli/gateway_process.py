@@ -255,7 +255,7 @@ def named_credentials(auth_file: str | None) -> Credentials:
 
 
 def named_rules(access_file: str | None, option: str = "--access-file") -> AccessRules:
-    """The rules of the access file; without one, everything is allowed to those who get in."""
+    """The rules of the access file; without one, every authenticated caller may do everything."""
     if access_file is None:
         return AccessRules()
     try:

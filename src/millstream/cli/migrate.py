@@ -11,7 +11,7 @@ from millstream.cli.terminal import CommandFailedError, note, print_json, print_
 if TYPE_CHECKING:
     from millstream.admin.migration import Finding, Inventory
 
-app = typer.Typer(help="Move from Kafka or back to it: find what would not fit.", no_args_is_help=True)
+app = typer.Typer(help="Move from Kafka or back to it: find what is not supported.", no_args_is_help=True)
 
 
 class Target(StrEnum):
@@ -37,11 +37,11 @@ def check(
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
 ) -> None:
-    """Read a live Kafka cluster, or the data directory of a stopped node, and list what would not fit.
+    """Read a running Kafka cluster, or the data directory of a stopped node, and list what is not supported.
 
-    With --from: what does not come over with a mirror link. With --data-dir:
-    what is in the way when the other program starts on this directory, or on a
-    copy of it. Nothing is changed. Exit code 1 if something blocks the move.
+    With --from: what a mirror link does not copy. With --data-dir:
+    what the other program would refuse in this directory, or in a copy
+    of it. Nothing is changed. Exit code 1 if something blocks the move.
     See docs/migration.md for the move itself.
 
     \b

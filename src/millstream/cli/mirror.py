@@ -50,7 +50,7 @@ def create(
         str, typer.Option("--topics", metavar="REGEX", help="Topics to mirror, those of the future too.")
     ],
     groups: Annotated[
-        str, typer.Option("--groups", metavar="REGEX", help="Groups whose offsets are kept in step; '' for none.")
+        str, typer.Option("--groups", metavar="REGEX", help="Groups whose offsets are copied; '' for none.")
     ] = ".*",
     prefix: Annotated[
         str, typer.Option("--prefix", metavar="TEXT", help="Text before the names of mirror topics, e.g. 'west.'.")
@@ -183,7 +183,7 @@ def pause(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
-    """Stop a link for a time. Its topics stay closed for writes.
+    """Pause a link. Its topics still refuse writes.
 
     \b
     Example:
@@ -245,7 +245,7 @@ def failover(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
-    """Make mirror topics normal topics now, also when the source is gone; print what is missing.
+    """Make mirror topics normal topics now, also if the source cannot be reached; print which records are missing.
 
     What is missing is counted from the last offsets that the source reported.
     Transactions that are open in the mirrored records are aborted.
@@ -277,7 +277,9 @@ def reverse(
         ),
     ] = None,
     source_config: SourceConfig = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what the old source would remove.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print which records the old source would remove.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,

@@ -150,7 +150,7 @@ Http = Annotated[
     typer.Option(
         "--http",
         metavar="HOST:PORT",
-        help=f"Address of the HTTP server; port 0 takes a free port. [default: {DEFAULT_HTTP}]",
+        help=f"Address of the HTTP server; port 0 selects a free port. [default: {DEFAULT_HTTP}]",
     ),
 ]
 NoHttp = Annotated[bool, typer.Option("--no-http", help="Start no HTTP server.")]
@@ -205,7 +205,7 @@ TrustedProxies = Annotated[
     typer.Option(
         "--trusted-proxy",
         metavar="ADDRESS",
-        help="Address of a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed. Repeatable.",
+        help="Address of a proxy whose headers X-Forwarded-For and X-Forwarded-Proto are trusted. Repeatable.",
     ),
 ]
 FurtherClusters = Annotated[
@@ -234,6 +234,8 @@ ClusterName = Annotated[
 TlsClientCa = Annotated[
     str | None,
     typer.Option(
-        "--tls-client-ca", metavar="FILE", help="CA certificates of HTTPS clients (PEM); asks for certificates."
+        "--tls-client-ca",
+        metavar="FILE",
+        help="CA certificates for HTTPS clients (PEM). With it, clients are requested to send a certificate.",
     ),
 ]

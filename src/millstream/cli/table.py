@@ -248,7 +248,7 @@ def backfill(
     """Write the rows of a table, or of a time range of it, to a topic. The order of each key is kept.
 
     Records and progress are written in transactions. After a crash the same
-    command continues; when everything is written it does nothing. Consumers of
+    command continues; if everything is written, it changes nothing. Consumers of
     committed records see each row once.
 
     \b
@@ -344,7 +344,11 @@ def serve(
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port", metavar="PORT", min=0, max=65535, help="Port for Prometheus metrics; 0 takes a free port."
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port for Prometheus metrics; 0 selects a free port.",
         ),
     ] = None,
     master: Annotated[
@@ -464,7 +468,7 @@ def status(
 def verify(
     table: TableArgument,
     no_topic: Annotated[
-        bool, typer.Option("--no-topic", help="Compare the table with its ledger alone; no broker is needed.")
+        bool, typer.Option("--no-topic", help="Compare the table only with its ledger; no broker is needed.")
     ] = False,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -74,7 +74,7 @@ def status(
 
     found = [(cluster, each) for cluster, each in _with_store(url, read) if topic in (None, each.topic)]
     if topic is not None and not found:
-        raise CommandFailedError(f"the store has nothing of topic {topic}", exit_codes.NOT_FOUND)
+        raise CommandFailedError(f"the store has no objects of topic {topic}", exit_codes.NOT_FOUND)
     rows = [
         {
             "cluster": cluster,
@@ -140,8 +140,10 @@ def get(
                     hint = "" if keyring else " Here: --key-file or --key-command."
                     raise CommandFailedError(f"{error}{hint}", exit_codes.FAILED) from None
                 except NoObjectError as error:
-                    raise CommandFailedError(f"an object is gone: {error}", exit_codes.NOT_FOUND) from None
-        raise CommandFailedError(f"the store has nothing of {topic}-{partition}", exit_codes.NOT_FOUND)
+                    raise CommandFailedError(
+                        f"an object is missing in the store: {error}", exit_codes.NOT_FOUND
+                    ) from None
+        raise CommandFailedError(f"the store has no objects of {topic}-{partition}", exit_codes.NOT_FOUND)
 
     paths = _with_store(url, fetch)
     if not paths:
@@ -270,7 +272,7 @@ def restore(
     """Create topics of a lost cluster again in a new one, with all records that are in the store.
 
     The new cluster must have the same millstream.tier.url, and the old one must not run any more. Offsets, keys,
-    timestamps and settings stay. Records that were not in the store yet are lost with the disks of the old cluster.
+    timestamps and settings are kept. Records that were not in the store yet are lost with the disks of the old cluster.
     If the new cluster has the id of the old one, name it with --cluster-id.
 
     \b
@@ -293,7 +295,9 @@ def restore(
             found.setdefault(each.topic, []).append((source, each))
     missing = [name for name in topics or () if name not in found]
     if missing or not found:
-        raise CommandFailedError(f"the store has nothing of {', '.join(missing) or 'a cluster'}", exit_codes.NOT_FOUND)
+        raise CommandFailedError(
+            f"the store has no objects of {', '.join(missing) or 'a cluster'}", exit_codes.NOT_FOUND
+        )
     for name, parts in sorted(found.items()):
         ids = {each.topic_id for _, each in parts}
         if len(ids) > 1:

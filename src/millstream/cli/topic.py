@@ -248,8 +248,8 @@ def branch(
 ) -> None:
     """Create a branch of a topic: the same records up to a point, then its own.
 
-    The branch shares the closed segments of the topic: it takes no space and no
-    time, whatever the size. It can be written to, and either can be deleted
+    The branch shares the closed segments of the topic: it needs no
+    space, and is made at once, whatever the size. It can be written to, and either can be deleted
     without the other. Offsets, timestamps, keys and headers are the same. The
     point is the end now, or with --at and --offsets an earlier one, and at most
     the last stable offset. A batch that reaches over the point is left out.

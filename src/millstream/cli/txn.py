@@ -343,7 +343,7 @@ def abort(
     start_offset: Annotated[
         int | None, typer.Option("--start-offset", metavar="N", help="Offset of its first record in the partition.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not request a confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
@@ -442,7 +442,7 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CommandFailedError(
-            f"{question} Add --yes: stdin is not a terminal, so it cannot be asked.", exit_codes.USAGE
+            f"{question} Add --yes: stdin is not a terminal, so no confirmation can be read.", exit_codes.USAGE
         )
     if not typer.confirm(question, err=True):
         raise CommandFailedError("nothing was changed")

@@ -152,7 +152,7 @@ def password(
 ) -> None:
     """Change the password of a user, for all its mechanisms.
 
-    Open connections stay until they authenticate again
+    Open connections are kept until they authenticate again
     (connections.max.reauth.ms).
 
     \b
@@ -172,7 +172,7 @@ def remove(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
-    """Remove a user: it cannot log in any more. Open connections stay.
+    """Remove a user: it cannot log in any more. Open connections are kept.
 
     \b
     Examples:
@@ -209,11 +209,11 @@ def first(
 
 def write_first_user(name: str, data_dir: str, text: str, mechanisms: list[str], iterations: int = 8192) -> None:
     """Writes a user for the first start; fails if the directory has a metadata log."""
-    from millstream.node.security.core.scram import FEWEST_ITERATIONS, MOST_ITERATIONS, SCRAM_MECHANISMS
+    from millstream.node.security.core.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
     from millstream.node.security.first_users import make_credential, write_first_users
 
-    if not FEWEST_ITERATIONS <= iterations <= MOST_ITERATIONS:
-        raise CommandFailedError(f"--iterations must be {FEWEST_ITERATIONS} to {MOST_ITERATIONS}", exit_codes.USAGE)
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise CommandFailedError(f"--iterations must be {MIN_ITERATIONS} to {MAX_ITERATIONS}", exit_codes.USAGE)
     if is_in_use(data_dir):
         raise CommandFailedError(f"{data_dir} belongs to a cluster already: use `millstream user add {name}`")
     credentials = [make_credential(name, text, SCRAM_MECHANISMS[each], iterations) for each in mechanisms]

@@ -235,7 +235,7 @@ class Publisher:
         return producer
 
     def _serve(self, call: Callable[[float], int], seconds: float, topic: str) -> int:
-        """Calls `poll` or `flush`. They raise errors after which a producer cannot go on, such as a missing right to
+        """Calls `poll` or `flush`. They raise errors after which a producer cannot continue, such as a missing right to
         write with idempotence."""
         try:
             return call(seconds)

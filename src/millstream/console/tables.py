@@ -163,7 +163,7 @@ class DataTable:
         return {"page": page, "rowsPerPage": size, "sortBy": sort_by, "descending": descending, "rowsNumber": 0}
 
     def _render(self, *, forced: bool = False) -> None:
-        """Sends what has changed. `forced`: the user asked for this order, so it is not held back."""
+        """Sends what has changed. `forced`: the user has selected this order, so it is not held back."""
         found = self._found()
         pagination = dict(self._pagination)
         per_page = pagination["rowsPerPage"] or len(found) or 1

@@ -42,7 +42,7 @@ class GatewayOptions:
     origins: tuple[str, ...] = ()
     """Origins of a proxy in front of the gateway. The first one is the public address."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+    """Addresses of proxies whose headers X-Forwarded-For and X-Forwarded-Proto are trusted."""
     client_ca: str | None = None
     """CA certificates of clients: certificates of clients are requested and verified."""
     cluster_name: str = "main"

@@ -279,7 +279,7 @@ def open_table(options: TableOptions) -> LakeTable:
     table: LakeTable | None = None if found is None else _class_of(found).open(options)
     if table is None and found == "iceberg" and not options.catalog:
         raise NoTableError(
-            f"{options.name} is an Iceberg table that is not in the catalog beside it:"
+            f"{options.name} is an Iceberg table that the catalog in its directory does not have:"
             " set its catalog with catalog.uri=… and table=NAMESPACE.NAME"
         )
     if table is None:

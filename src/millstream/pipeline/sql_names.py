@@ -75,7 +75,7 @@ def table_mentions(query: str) -> list[TableName]:
         )
     for token in tokens[:-1]:
         if token.text == ";":
-            raise SqlError("one query per step: nothing may follow `;`", token.offset)
+            raise SqlError("one query per step: remove the text after `;`", token.offset)
     own = _common_tables(tokens)
     found = [table for table in _after_from(tokens) if table.name.lower() not in own]
     return sorted(found, key=lambda table: table.offset)

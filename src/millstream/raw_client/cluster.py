@@ -154,9 +154,9 @@ class Cluster:
         read_committed: bool = True,
         topic_id: UUID | None = None,
     ) -> Fetched:
-        """As `fetch`, for an offset that was before the end: after an empty response it asks again. A consumer quota
-        makes such responses, and records that come from a slow tier. Empty only if the partition ends there now.
-        UnreachableError if no records come within the timeout."""
+        """As `fetch`, for an offset that was before the end: after an empty response it sends the request again. A
+        consumer quota makes such responses, and records that come from a slow tier. Empty only if the partition ends
+        there now. UnreachableError if no records come within the timeout."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             found = self.fetch(

@@ -9,7 +9,7 @@ from millstream.raw_client.errors import ConnectionLostError, RefusedError, Retr
 
 T = TypeVar("T")
 _FIRST_PAUSE_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 0.5
+_MAX_PAUSE_SECONDS = 0.5
 _MISMATCH_GRACE_SECONDS = 3.0
 
 
@@ -48,7 +48,7 @@ class Deadline:
         if self._once or self.elapsed_s + self._pause_s >= self.timeout_s or self._is_hopeless():
             raise self._final() from error
         time.sleep(self._pause_s * random.uniform(0.8, 1.2))
-        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_SECONDS)
+        self._pause_s = min(self._pause_s * 2, _MAX_PAUSE_SECONDS)
 
     def note(self, error: ConnectionLostError | RetriableError) -> None:
         """Notes a reason for the final error."""

@@ -33,7 +33,7 @@ MAX_BUFFERED_BYTES = 32 << 20
 MAX_REQUEST_BYTES = 4 << 20
 IN_FLIGHT = 5
 """Per broker and per partition: the number of batches that a broker remembers of a producer."""
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.5
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.02, 0.5
 _RETRIABLE = frozenset(
     {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 )
@@ -213,7 +213,7 @@ class Producer:
             while not self._done():
                 now = time.monotonic()
                 ready: list[_PartitionQueue] = []
-                size, pause_s = 0, _LONGEST_PAUSE_SECONDS
+                size, pause_s = 0, _MAX_PAUSE_SECONDS
                 for queue in self._queues_of(node):
                     if queue.not_before > now:
                         pause_s = min(pause_s, queue.not_before - now)
@@ -313,7 +313,7 @@ class Producer:
         queue.stalled, queue.reason = True, reason
         queue.failing_since = queue.failing_since or now
         queue.not_before = now + queue.pause_s
-        queue.pause_s = min(queue.pause_s * 2, _LONGEST_PAUSE_SECONDS)
+        queue.pause_s = min(queue.pause_s * 2, _MAX_PAUSE_SECONDS)
         if now - queue.failing_since > self._timeout_s:
             self._fail(UnreachableError(f"{reason}; tried for {self._timeout_s:g} s (kafka.delivery.timeout.ms)"))
 

@@ -283,7 +283,7 @@ def scram(
     if not hmac.compare_digest(
         _attributes(server_final.decode("utf-8", "replace")).get("v", "").encode(), expected.encode()
     ):
-        raise SetupError(f"{where}: the broker could not prove that it knows the password: is it the right broker?")
+        raise SetupError(f"{where}: the broker did not prove that it has the password: check the address of the broker")
 
 
 def _attributes(message: str) -> dict[str, str]:

@@ -249,7 +249,7 @@ class Transactions:
         return found
 
     def is_known(self, transactional_id: str) -> bool:
-        """Whether a coordinator knows this id. False for brokers before Kafka 3.0, which cannot tell."""
+        """Whether a coordinator knows this id. False for brokers before Kafka 3.0, which have no request for that."""
         return (
             bool(self.version)
             and self._describes

@@ -1,4 +1,4 @@
-"""Spark's DDL (`id BIGINT, tags ARRAY<STRING>`), parsed without Spark: names and types of columns, and mistakes.
+"""Spark's DDL (`id BIGINT, tags ARRAY<STRING>`), parsed without Spark: names and types of columns, and errors.
 
 The only DDL parser here: the Spark source makes Arrow types of the result (`spark_types`), and pipelines check the
 columns of a file with it. It imports neither pyarrow nor pyspark.

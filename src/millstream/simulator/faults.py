@@ -570,7 +570,9 @@ def begin_move(cluster: "Cluster", node_id: int, randomness: random.Random) -> s
     broker = node.broker if node is not None else None
     if broker is None or cluster.machines[node_id].process is None:
         return None
-    partitions = sorted((each for each in broker.partitions if not each.is_lost), key=lambda each: each.topic_partition)
+    partitions = sorted(
+        (each for each in broker.partitions if not each.is_log_offline), key=lambda each: each.topic_partition
+    )
     if not partitions:
         return None
     partition = randomness.choice(partitions)

@@ -237,7 +237,7 @@ class _Run:
                 self._scheduler.after(chance.uniform(0.5, 3.0), cluster._revive, node)
 
     def _lose_records(self) -> None:
-        """One broker of the source goes on alone. Then it fails, and another is elected without its records."""
+        """One broker of the source continues alone. Then it fails, and another is elected without its records."""
         last = self._randomness.choice(NODES)
         others = [node for node in NODES if node != last]
         for node in others:

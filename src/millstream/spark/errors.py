@@ -14,7 +14,7 @@ class MissingTopicError(SourceError, LookupError):
 
 
 class DataLossError(SourceError):
-    """Records that the query has not read are gone."""
+    """Records that the query has not read were removed from the topic."""
 
 
 class UnreadableBatchError(SourceError):

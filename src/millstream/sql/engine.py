@@ -1,4 +1,4 @@
-"""DuckDB without a way out: no files, no network, no extensions, no settings, no Python objects; bounded in memory.
+"""DuckDB without access to the system: no files, network, extensions, settings or Python objects; bounded in memory.
 
 `open_engine` is the only place that opens it. All of this is set before the first byte of a query is read, and then
 locked, so that a query cannot change it.

@@ -104,9 +104,9 @@ def plan(
             )
         if reads[partition] > begins[partition] and not skip_lost:
             raise LakeError(
-                f"{topic}-{partition} begins at offset {first} now; the offsets {begins[partition]} to {first - 1} are "
-                "gone and not in the table (retention or deleted records). To continue without them, start the server "
-                "with --skip-lost"
+                f"{topic}-{partition} begins at offset {first} now; the offsets {begins[partition]} to {first - 1} "
+                "were removed from the topic (retention or DeleteRecords) and are not in the table. To continue "
+                "without them, start the server with --skip-lost"
             )
     wanted = {each: max(0, latest[each] - reads[each]) for each in reads}
     total = sum(wanted.values())

@@ -28,7 +28,7 @@ from millstream.tables.dead_letters import make_topic
 from millstream.tables.settings import TopicTable, find_tables
 
 _POLL_SECONDS: Final = 1.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 60.0
 _HEARTBEAT_SECONDS: Final = 5.0
 _ATTEMPTS_ONCE: Final = 3
 """With `once`, a table that fails is tried this often."""
@@ -194,7 +194,7 @@ class Worker:
                 self._report(state=FAILED, error=_reason(error))
                 failures += 1
                 self.is_done = self._options.once and failures >= _ATTEMPTS_ONCE
-                waited_s, pause_s = pause_s, min(pause_s * 2, _LONGEST_PAUSE_SECONDS)
+                waited_s, pause_s = pause_s, min(pause_s * 2, _MAX_PAUSE_SECONDS)
             if self.is_done:
                 break
             self._ended.wait(waited_s)

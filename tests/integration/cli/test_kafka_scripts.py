@@ -113,11 +113,14 @@ def test_a_formatted_directory_has_the_id_of_the_cluster(offline: Run, tmp_path:
 
 def test_wrong_options_of_scripts_have_a_reason(script: Run, offline: Run, tmp_path: Path) -> None:
     for words, reason in (
-        (("kafka-topics", "--list", "--at-min-isr-partitions"), "--at-min-isr-partitions is not known here. Known: "),
+        (
+            ("kafka-topics", "--list", "--at-min-isr-partitions"),
+            "--at-min-isr-partitions is not supported. Supported: ",
+        ),
         (("kafka-topics",), "give exactly one of --list, --create"),
         (("kafka-topics", "--create"), "--create needs --topic"),
         (("kafka-topics", "--create", "--topic", "x", "--partitions", "many"), "--partitions many: give a number"),
-        (("kafka-console-consumer", "--topic", "x", "--property", "print.epoch=true"), "print.epoch is not known"),
+        (("kafka-console-consumer", "--topic", "x", "--property", "print.epoch=true"), "print.epoch is not supported"),
         (("kafka-console-consumer", "--topic", "x", "--timeout-ms", "soon"), "--timeout-ms soon: give a number"),
         (("kafka-topics", "--describe", "--topic", "x("), "--topic x( is no regular expression: "),
         (("kafka-get-offsets", "--topic", "x("), "--topic x( is no regular expression: "),

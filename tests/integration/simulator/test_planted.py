@@ -168,7 +168,7 @@ def _send_markers_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TransactionShard, "_abort_late", lambda self, now_ms: None)
+    monkeypatch.setattr(TransactionShard, "_abort_timed_out", lambda self, now_ms: None)
 
 
 def _abort_in_compacted_topics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.node.groups.coordinator import java_hash
+from millstream.node.coordination.runtime import java_hash
 from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
 from tests.system.cluster.kafka_tools import KafkaTools

@@ -427,7 +427,7 @@ def test_the_page_has_every_option() -> None:
 def test_an_iceberg_table_of_another_catalog(tmp_path: Path) -> None:
     opened(tmp_path / "t", "iceberg")
     (tmp_path / "millstream-catalog.db").unlink()
-    with pytest.raises(NoTableError, match="that is not in the catalog beside it"):
+    with pytest.raises(NoTableError, match="that the catalog in its directory does not have"):
         open_table(parse_options({"path": str(tmp_path / "t")}))
 
 

@@ -98,7 +98,7 @@ def start(
     cluster_name: ClusterName = None,
     json: Json = False,
 ) -> None:
-    """Run a cluster on this machine, for trials. Ctrl-C stops it; the data stays for the next start.
+    """Run a cluster on this machine, for trials. Ctrl-C stops it; the data is kept for the next start.
 
     Every node is a `millstream serve` process, broker and controller at the
     same time, with its own server.properties. Prints
@@ -179,7 +179,7 @@ def upgrade_features(
             help="Levels of this release of Kafka, e.g. 4.2. [default: the newest that all brokers support]",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the changes.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
@@ -187,7 +187,7 @@ def upgrade_features(
 ) -> None:
     """Finalize the features of new nodes, after all nodes were restarted with the new version (docs/upgrades.md).
 
-    Until then nodes write nothing that the previous version cannot read, and going back is possible.
+    Until then nodes write only formats that the previous version can read, and a downgrade is possible.
 
     \b
     Examples:
@@ -206,7 +206,7 @@ def downgrade(
     feature: Annotated[
         list[str], typer.Option("--feature", metavar="NAME=LEVEL", help="A feature and its lower level. Repeatable.")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the changes.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
@@ -232,18 +232,20 @@ def downgrade(
 
 @app.command()
 def balance(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and move nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     throttle: Throttle = None,
     wait_for_brokers: Annotated[
         int,
-        typer.Option("--wait-for-brokers", metavar="N", min=0, help="First wait until so many brokers are live."),
+        typer.Option(
+            "--wait-for-brokers", metavar="N", min=0, help="First wait until this number of brokers is running."
+        ),
     ] = 0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
-    """Balance replicas, data and leaders over the live brokers and racks, with as few moves as possible.
+    """Balance replicas, data and leaders over the running brokers and racks, with as few moves as possible.
 
     Use it after a broker was added or lost. Waits until everything is moved.
     --wait-for-brokers waits for brokers that were just started, without limit.

@@ -159,7 +159,7 @@ class Resizing:
             self._lock.close()
 
     def run(self) -> None:
-        """Prepares the folders; goes on with a change that was interrupted."""
+        """Prepares the folders; continues a change that was interrupted."""
         for step in self.steps():
             _log.debug("cores_change step=%s", step)
 

@@ -62,8 +62,8 @@ _Event = _Ready | _Failed | _Signal
 
 
 class Supervisor:
-    """`words` are the options of `serve` that all nodes share. `service` is told when all nodes are ready; its watchdog
-    gets a ping if no node's event loop hangs."""
+    """`words` are the options of `serve` that all nodes share. `service` is notified when all nodes are ready; its
+    watchdog gets a ping if no node's event loop hangs."""
 
     def __init__(
         self, config: BrokerConfig, count: int, words: Sequence[str], service: ServiceManager | None = None

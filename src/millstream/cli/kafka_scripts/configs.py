@@ -51,7 +51,8 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
         return "brokers", ""
     if options.entity_type not in ("topics", "brokers", "users"):
         raise UsageError(
-            f"--entity-type {options.entity_type}: topics, brokers and users are known here. Quotas of clients: "
+            f"--entity-type {options.entity_type}: only topics, brokers and users are supported. "
+            "For quotas of clients: "
             "`millstream quota`"
         )
     if options.entity_name is None and not options.entity_default and options.entity_type != "topics":
@@ -76,7 +77,7 @@ def _user_configs(options: argparse.Namespace, action: str, user: str | None) ->
         wanted = assigned(options.add_config)
         for mechanism, text in wanted.items():
             if mechanism not in MECHANISMS:
-                raise UsageError(f"--add-config {mechanism}: SCRAM is known here. Quotas: `millstream quota`")
+                raise UsageError(f"--add-config {mechanism}: only SCRAM is supported. For quotas: `millstream quota`")
             fields = assigned_whole(text.split(",", 1) if text.startswith("iterations=") else [text])
             if not fields.get("password"):
                 raise UsageError(f"{mechanism}=[iterations=8192,password=…] has no password")

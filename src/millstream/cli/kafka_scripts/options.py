@@ -30,7 +30,7 @@ class Options(argparse.ArgumentParser):
         found, unknown = self.parse_known_args(list(words))
         if unknown:
             known = sorted(each for action in self._actions for each in action.option_strings)
-            raise UsageError(f"{unknown[0]} is not known here. Known: {' '.join(known)}")
+            raise UsageError(f"{unknown[0]} is not supported. Supported: {' '.join(known)}")
         return found
 
     def flags(self, *names: str) -> None:

@@ -31,7 +31,7 @@ def console_producer(name: str, words: Sequence[str]) -> int:
     properties = assigned_whole([*options.property, *options.reader_property])
     unknown = set(properties) - {"parse.key", "key.separator", "null.marker", "ignore.error"}
     if unknown:
-        raise UsageError(f"--property {sorted(unknown)[0]} is not known here. Known: parse.key, key.separator")
+        raise UsageError(f"--property {sorted(unknown)[0]} is not supported. Supported: parse.key, key.separator")
     if _truth(properties.get("parse.key", "false")):
         command += ["--key-separator", properties.get("key.separator", "\t")]
     if options.compression_codec:
@@ -86,7 +86,7 @@ _PRINTED = {
 def _format(properties: dict[str, str]) -> str:
     unknown = set(properties) - {*_PRINTED, "key.separator", "line.separator"}
     if unknown:
-        raise UsageError(f"--property {sorted(unknown)[0]} is not known here. Known: {', '.join(_PRINTED)}")
+        raise UsageError(f"--property {sorted(unknown)[0]} is not supported. Supported: {', '.join(_PRINTED)}")
     wanted = {"print.value": "true", **properties}
     parts = [text for name, text in _PRINTED.items() if _truth(wanted.get(name, "false"))]
     return properties.get("key.separator", "\\t").join(parts) + properties.get("line.separator", "\\n")

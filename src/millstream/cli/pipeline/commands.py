@@ -48,7 +48,11 @@ def run(
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port", metavar="PORT", min=0, max=65535, help="Port for Prometheus metrics; 0 takes a free port."
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port for Prometheus metrics; 0 selects a free port.",
         ),
     ] = None,
     json: Json = False,

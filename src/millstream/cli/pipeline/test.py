@@ -25,7 +25,11 @@ def test(
     file: PipelineFile,
     tests: Annotated[
         Path | None,
-        typer.Option("--tests", metavar="FILE", help="File with the tests. [default: NAME.test.yaml beside the file]"),
+        typer.Option(
+            "--tests",
+            metavar="FILE",
+            help="File with the tests. [default: NAME.test.yaml in the directory of the file]",
+        ),
     ] = None,
     only: Annotated[
         list[str] | None,

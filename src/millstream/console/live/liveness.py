@@ -1,4 +1,4 @@
-"""Whether brokers respond: up, slow or down, from pings alone. Pure: the caller sends the pings and tells the time.
+"""Whether brokers respond: up, slow or down, from pings alone. Pure: the caller sends the pings and passes the time.
 
 A ping is an ApiVersions request, which costs a broker the same in a cluster of any size. Requests that read data may
 take long in a large cluster; they say nothing about a broker.

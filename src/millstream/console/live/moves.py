@@ -40,7 +40,7 @@ _log = logging.getLogger("millstream.console")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the form asks for."""
+    """The values of the form."""
 
     kind: str
     broker: int | None = None
@@ -274,7 +274,7 @@ def cancel_moves(names: str, cluster: Cluster, partitions: Sequence[TopicPartiti
 
 
 def change_throttle(rate: int, cluster: Cluster, run: MoveRun | None) -> None:
-    """Limits the moves under way, and those of the run that are to come. 0 removes the limit."""
+    """Limits the running moves, and the next ones of the run. 0 removes the limit."""
     admin = ClusterAdmin(cluster)
     brokers = [each.id for each in admin.describe().brokers if not each.fenced]
     is_running = run is not None and not run.is_done
@@ -314,6 +314,6 @@ def removable_broker(cluster: Cluster, number: int) -> Broker:
 
 
 def unregister_broker(number: int, cluster: Cluster) -> None:
-    """Checks again: the broker may have been started since the user was asked."""
+    """Checks again: the broker may have been started since the user has confirmed."""
     removable_broker(cluster, number)
     ClusterAdmin(cluster).unregister(number)

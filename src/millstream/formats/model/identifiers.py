@@ -1,6 +1,4 @@
-"""Identifiers with types, so that an offset is never passed where an epoch belongs; producers and transaction
-markers.
-"""
+"""Identifiers with types, so that mypy finds an offset passed as an epoch; producers and transaction markers."""
 
 from enum import Enum
 from typing import NamedTuple, NewType

@@ -26,7 +26,7 @@ from millstream.formats.protocol.primitives import (
 from millstream.formats.protocol.structure import Field, Message, Structure
 from millstream.formats.records.varint import append_unsigned, read_unsigned
 
-_LONGEST_MESSAGE = 2000
+_MAX_MESSAGE_LENGTH = 2000
 """Error messages may repeat a client's data, which may be too long for old versions."""
 _FIXED = {
     "bool": "?",
@@ -376,7 +376,7 @@ _Tagged = list[tuple[str, Writer, Callable[[Any], bool], int]]
 
 
 def _default_test(each: Field) -> Callable[[Any], bool]:
-    """A function that tells whether a value is the default of a field, which is then not sent."""
+    """A function that returns whether a value is the default of a field, which is then not sent."""
     return each.is_default if each.is_mutable else partial(eq, each.default())
 
 
@@ -519,7 +519,7 @@ class _WriterSource(_Source):
             self._items(each, value)
             return
         if kind == "string":
-            cut = f"[:{_LONGEST_MESSAGE}]" if each.name.endswith("error_message") else ""
+            cut = f"[:{_MAX_MESSAGE_LENGTH}]" if each.name.endswith("error_message") else ""
             self.line(f"{value} = {value}{cut}.encode()")
         self._length(value, kind)
         self.line(f"out += {value}")

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.primitives import (
-    MOST_FETCHED,
+    MAX_FETCHED_PARTITIONS,
     Locate,
     MalformedMessage,
     NodeEndpoint,
@@ -131,7 +131,7 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
     session_id, session_epoch = _SESSION.unpack_from(buffer, position)
     count, position = read_unsigned(buffer, position + 8)
     topics: list[tuple[bytes, list[FetchPartition]]] = []
-    budget = MOST_FETCHED
+    budget = MAX_FETCHED_PARTITIONS
     plausible_partitions(count - 1, position, end, budget)
     for _ in range(count - 1):
         topic, position = _topic(buffer, position, by_id)
@@ -239,7 +239,7 @@ def _parse_legacy(buffer: bytearray, position: int, end: int, version: int) -> t
         session_id, session_epoch = _SESSION.unpack_from(buffer, position)
         position += 8
     topics: list[tuple[bytes, list[FetchPartition]]] = []
-    budget = MOST_FETCHED
+    budget = MAX_FETCHED_PARTITIONS
     count, position = _int32(buffer, position)
     plausible_partitions(count, position, end, budget)
     for _ in range(count):

@@ -15,11 +15,11 @@ from millstream.formats.records.varint import append_unsigned, read_unsigned
 ITEM_BUDGET = 1_000_000
 """Limit of the array items in one message: far above what clients send."""
 
-LONGEST_TEXT = (1 << 16) - 1
+MAX_TEXT_BYTES = (1 << 16) - 1
 """Limit of a string in a request, in bytes. Kafka's limit is half of it, and closes the connection too. Here, a string
 that is a little too long gets an error response."""
 
-MOST_TAGS = 64
+MAX_TAGS = 64
 """Limit of the tagged fields in one structure, ten times what Kafka's messages have."""
 
 _UNBOUNDED = 1 << 31
@@ -104,10 +104,10 @@ def read_unsigned_varint(cursor: Cursor) -> int:
 
 
 def read_tag_count(cursor: Cursor) -> int:
-    """The number of tagged fields, limited to MOST_TAGS."""
+    """The number of tagged fields, limited to MAX_TAGS."""
     count = read_unsigned_varint(cursor)
-    if count > MOST_TAGS:
-        raise MalformedMessage(f"{count} tagged fields in one structure; the limit is {MOST_TAGS}")
+    if count > MAX_TAGS:
+        raise MalformedMessage(f"{count} tagged fields in one structure; the limit is {MAX_TAGS}")
     return count
 
 
@@ -146,8 +146,8 @@ def write_length_compact(out: bytearray, length: int) -> None:
 def skip_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
     """The position after a section of tagged fields."""
     count, position = read_unsigned(buffer, position)
-    if count > MOST_TAGS:
-        raise MalformedMessage(f"{count} tagged fields in one structure; the limit is {MOST_TAGS}")
+    if count > MAX_TAGS:
+        raise MalformedMessage(f"{count} tagged fields in one structure; the limit is {MAX_TAGS}")
     for _ in range(count):
         _, position = read_unsigned(buffer, position)
         size, position = read_unsigned(buffer, position)
@@ -157,8 +157,8 @@ def skip_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
     return position
 
 
-MOST_PRODUCED = 10_000
-MOST_FETCHED = 20_000
+MAX_PRODUCED_PARTITIONS = 10_000
+MAX_FETCHED_PARTITIONS = 20_000
 """Limits of the partitions in one Produce or Fetch, which are handled in one turn of the event loop. A request of a
 Java producer (1 MB) has no room for more; a fetch session can grow by several requests."""
 MAX_PARTITIONS = 100_000

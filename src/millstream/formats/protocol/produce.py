@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.primitives import (
-    MOST_PRODUCED,
+    MAX_PRODUCED_PARTITIONS,
     Locate,
     MalformedMessage,
     append_endpoints,
@@ -109,7 +109,7 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
         topic_count, position = read_unsigned(buffer, position - 1)
     topics: list[tuple[bytes, list[PartitionData]]] = []
     conditions: dict[tuple[bytes, int], int] | None = None
-    budget = MOST_PRODUCED
+    budget = MAX_PRODUCED_PARTITIONS
     plausible_partitions(topic_count - 1, position, end, budget)
     for _ in range(topic_count - 1):
         if by_id:
@@ -223,7 +223,7 @@ def _parse_legacy(buffer: bytearray, position: int, end: int) -> tuple[ProduceRe
     (topic_count,) = _INT32.unpack_from(buffer, position + 6)
     position += 10
     topics: list[tuple[bytes, list[PartitionData]]] = []
-    budget = MOST_PRODUCED
+    budget = MAX_PRODUCED_PARTITIONS
     plausible_partitions(topic_count, position, end, budget)
     for _ in range(topic_count):
         (length,) = _INT16.unpack_from(buffer, position)

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 from millstream.access.roles import Role
 from millstream.admin.acls import AclAdmin, read_principal, read_resource
 from millstream.admin.quotas import DEFAULT_NAME, Entity, QuotaAdmin, check_key, make_entity
-from millstream.admin.users import DEFAULT_ITERATIONS, FEWEST_ITERATIONS, MOST_ITERATIONS, UserAdmin
+from millstream.admin.users import DEFAULT_ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS, UserAdmin
 from millstream.gateway.context import GatewayContext
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
@@ -39,7 +39,7 @@ _ALTER, _DESCRIBE = Needs(cluster="Alter"), Needs(cluster="Describe")
 _ALTER_CONFIGS, _DESCRIBE_CONFIGS = Needs(cluster="AlterConfigs"), Needs(cluster="DescribeConfigs")
 
 PasswordText = Annotated[str, Meta(min_length=1, max_length=1000, description="It is salted and hashed here.")]
-Iterations = Annotated[int, Meta(ge=FEWEST_ITERATIONS, le=MOST_ITERATIONS)]
+Iterations = Annotated[int, Meta(ge=MIN_ITERATIONS, le=MAX_ITERATIONS)]
 
 
 class NewUser(Struct, forbid_unknown_fields=True):

@@ -51,7 +51,7 @@ _MOST_HELD_BYTES = 8 << 20
 _SEND_SECONDS = 10.0
 _RESPONSE_GRACE_SECONDS = 10.0
 """How much longer than the requested wait a response may take."""
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 1.0
 _MOVED = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -188,7 +188,7 @@ class PendingFetches:
 
     def _set_error(self, partition: TopicPartition, error: WireError) -> None:
         before = self._errors.get(partition)
-        pause_s = min(before.pause_s * 2, _LONGEST_PAUSE_SECONDS) if before else _FIRST_PAUSE_SECONDS
+        pause_s = min(before.pause_s * 2, _MAX_PAUSE_SECONDS) if before else _FIRST_PAUSE_SECONDS
         now = time.monotonic()
         self._errors[partition] = _PartitionError(error, pause_s, now + pause_s, before.since if before else now)
 

@@ -1,4 +1,4 @@
-"""The audit events of the gateway: who signed in or failed to, who was refused, and who changed something.
+"""The audit events of the gateway: logins, failed logins, refused requests and changes.
 
 Each event is a line of the log (`millstream.gateway.audit`) and, on a cluster of Millstream, a record of the topic
 `__millstream_audit` (docs/audit.md): a thread reports it to a broker (ReportAuditEvents), which accepts it only from

@@ -256,7 +256,7 @@ def unnamed_token(token: str) -> str:
 
 
 def _equal_to(given: bytes, known: Sequence[bytes]) -> list[int]:
-    """The positions of equal texts. Compares with all of them, so that the time tells nothing."""
+    """The positions of equal texts. Compares with all of them, so that the duration reveals nothing."""
     return [index for index, equal in enumerate([hmac.compare_digest(given, one) for one in known]) if equal]
 
 
@@ -273,7 +273,8 @@ def check_modes(pass_through: str | None, client_ca: str | None, credentials: Cr
         and not any(role < Role.ADMIN for role in (*roles.users.values(), *roles.groups.values()))
     ):
         raise GatewayError(
-            "masks in the access file hide nothing, because every caller is admin: add [roles] with a default such as "
+            "the masks in the access file have no effect, because every caller is admin: add [roles] with a "
+            "default such as "
             'default = "viewer"'
         )
 

@@ -81,7 +81,7 @@ class SignInDelay:
         return float(min(self._first_s * 2 ** min(max(counts) - 1, 20), _LONGEST_SECONDS))
 
     def succeeded(self, address: str, user: str) -> None:
-        """The user knows the password: earlier failures were its own mistakes. Those of the address stay, because an
+        """The user knows the password: so its earlier failures do not count. Those of the address stay, because an
         attacker with an account of its own could reset them."""
         self._failures.pop(("user", user), None)
 

@@ -198,7 +198,7 @@ def outgoing(
                 )
             )
         except ValueError as error:
-            raise ApiError(422, f"record {number}: {error}", "correct it; nothing was written") from None
+            raise ApiError(422, f"record {number}: {error}", "correct this record; no record was written") from None
     return made
 
 

@@ -224,7 +224,7 @@ class Producing:
                 raise ApiError(
                     404,
                     f"record {number}: topic {topic!r} has no partition {record.partition}",
-                    f"it has partitions 0 to {count - 1}; nothing was written",
+                    f"it has partitions 0 to {count - 1}; no record was written",
                     code=40404,
                 )
         if expected is not None:

@@ -279,8 +279,8 @@ class StreamRoutes:
         if self._open >= self._max_open:
             raise ApiError(
                 429,
-                f"{self._max_open} streams are open in this gateway, which is as many as it takes",
-                "close those that are not needed, or ask again later",
+                f"{self._max_open} streams are open in this gateway, which is its limit",
+                "close streams that are not needed, or try again later",
                 code=42901,
                 headers={"Retry-After": "10"},
             )
@@ -324,7 +324,7 @@ class StreamRoutes:
 def _count(cluster: Cluster, topic: str) -> int:
     info = cluster.topics([topic]).get(topic) if topic else None
     if info is None:
-        raise ApiError(404, f"there is no topic {topic!r}", "create it first, or look at its name", code=40403)
+        raise ApiError(404, f"there is no topic {topic!r}", "create it first, or check its name", code=40403)
     return len(info.partitions)
 
 

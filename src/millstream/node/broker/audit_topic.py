@@ -9,7 +9,6 @@ the others.
 from millstream.config.table.protection import MILLSTREAM_AUDIT_GATEWAYS, principals_of
 from millstream.formats.model.access_control import CLUSTER_NAME, AclOperation, AclResourceType
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.model.identifiers import TopicName
 from millstream.formats.protocol.wire_types import ReportAuditEventsRequest, ReportAuditEventsResponse
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.cluster.cluster_view import ClusterView
@@ -36,7 +35,7 @@ class AuditTopic:
 
     async def write(self, events: list[bytes]) -> None:
         """Appends the events; raises KafkaError if the topic cannot be created or written now."""
-        await self._topics.ensure(TopicName(AUDIT_TOPIC), 1, _REPLICAS, _SETTINGS)
+        await self._topics.ensure(AUDIT_TOPIC, 1, _REPLICAS, _SETTINGS)
         now_ms = self._environment.clock.now_ms()
         records = [Record(None, value, timestamp=now_ms) for value in events]
         await self._producer.append(AUDIT_TOPIC, 0, build_batch(records))

@@ -24,7 +24,7 @@ from millstream.node.controller.cluster_handlers import features_for_api_version
 from millstream.node.controller.config_handlers import DescribeConfigsHandlers
 from millstream.node.controller.quota_handlers import DescribeQuotasHandlers
 from millstream.node.coordination.core.state_machine import KnownEpochs
-from millstream.node.data.batch_opening import OpenedProduce
+from millstream.node.data.batch_opening import BatchOpening
 from millstream.node.data.fetch import FetchHandler
 from millstream.node.data.internal_client import InternalProducer, OffsetLookup
 from millstream.node.data.log_dirs import LogDirHandlers
@@ -32,8 +32,14 @@ from millstream.node.data.offsets import OffsetHandlers
 from millstream.node.data.produce import ProduceHandler
 from millstream.node.data.schema_validation import RegisteredSchemas, SchemaGuard
 from millstream.node.environment import Environment
-from millstream.node.groups.coordinator import ClassicGroupHandlers, ConsumerGroupHandlers, GroupCoordinator
-from millstream.node.groups.handlers import GroupAdminHandlers, OffsetCommitHandlers, TransactionalOffsets
+from millstream.node.groups.coordinator import GroupCoordinator
+from millstream.node.groups.handlers import (
+    ClassicGroupHandlers,
+    CommittedOffsetHandlers,
+    ConsumerGroupHandlers,
+    GroupAdminHandlers,
+    TransactionalOffsets,
+)
 from millstream.node.groups.lag import GroupLag
 from millstream.node.groups.streams import StreamsGroupHandlers, StreamsTopics
 from millstream.node.hot_keys.hot_keys import HotKeys
@@ -166,7 +172,7 @@ class Broker:
         self.group_lag = GroupLag(view, self.partitions, self.peers, self.groups, environment)
         schemas = RegisteredSchemas(view, self.peers, environment, view.config[node.SCHEMAS_TOPIC])
         self.schema_guard = SchemaGuard(view.image, schemas)
-        self.opened_produce = OpenedProduce(
+        self.batch_opening = BatchOpening(
             self.partitions, self.schema_guard, schemas, environment, self._opening_limits
         )
         samples = view.config[quotas.QUOTA_WINDOW_NUM]
@@ -240,7 +246,7 @@ class Broker:
         self.transactions.close()
         self.share_states.close()
         self.shared.close()
-        self.opened_produce.close()
+        self.batch_opening.close()
         self._transactional.close()
         self.verification.close()
         self.share_coordinator.close()
@@ -333,7 +339,7 @@ class Broker:
             self.verification,
             lambda: view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
-        commits = OffsetCommitHandlers(self.groups, transactional_offsets)
+        committed = CommittedOffsetHandlers(self.groups, transactional_offsets)
         classic = ClassicGroupHandlers(self.groups)
         consumer = ConsumerGroupHandlers(self.groups, self._may_describe if self._checks is not None else None)
         streams = StreamsGroupHandlers(
@@ -371,9 +377,9 @@ class Broker:
             "describe_delegation_token": identities.describe_delegation_token,
             "list_offsets": offsets.list_offsets,
             "metadata": cluster.metadata,
-            "offset_commit": commits.offset_commit,
-            "offset_fetch": commits.offset_fetch,
-            "txn_offset_commit": commits.txn_offset_commit,
+            "offset_commit": committed.offset_commit,
+            "offset_fetch": committed.offset_fetch,
+            "txn_offset_commit": committed.txn_offset_commit,
             "find_coordinator": cluster.find_coordinator,
             "join_group": classic.join_group,
             "heartbeat": classic.heartbeat,
@@ -397,7 +403,7 @@ class Broker:
             "describe_log_dirs": log_dirs.describe_log_dirs,
             "alter_replica_log_dirs": log_dirs.alter_replica_log_dirs,
             "delete_groups": group_admin.delete_groups,
-            "offset_delete": commits.offset_delete,
+            "offset_delete": committed.offset_delete,
             "describe_cluster": cluster.describe_cluster,
             "consumer_group_heartbeat": consumer.consumer_group_heartbeat,
             "consumer_group_describe": consumer.consumer_group_describe,
@@ -461,7 +467,7 @@ class Broker:
             lambda: self.view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
         self.produce = ProduceHandler(
-            self.partitions, self._environment, self.replicas, self._transactional, self.opened_produce
+            self.partitions, self._environment, self.replicas, self._transactional, self.batch_opening
         )
         return Dispatcher(
             self.apis,

@@ -22,18 +22,22 @@ from millstream.formats.protocol.wire_types import (
     MetadataRequestTopics,
 )
 from millstream.node.cluster.cluster_view import LostBrokers
-from millstream.node.groups.coordinator import java_hash
+from millstream.node.coordination.runtime import java_hash
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from millstream.node.metadata.records import NO_LEADER, Endpoint
-from millstream.node.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from millstream.node.metadata.topic_names import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.long_requests import Turnstile
 from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Peer, Refused
 
-GROUP_TOPIC = "__consumer_offsets"
 _KEPT_RESPONSES = 64
-_LARGEST_KEPT_REQUEST = 100
+_MAX_TOPICS_OF_KEPT_REQUEST = 100
 """The maximum number of topics in a request whose response is cached. Larger requests are rarely repeated."""
 MOST_TOPICS = 20_000
 """The maximum number of names in one Metadata request: each takes time on the event loop."""
@@ -47,7 +51,7 @@ _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _FIRST_WITH_KEYS = 4
 """FindCoordinator with several keys in one request."""
 _FIRST_WITH_SHARE = 6
-_STATE_TOPICS = {_GROUP: GROUP_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC, _SHARE: SHARE_GROUP_STATE_TOPIC}
+_STATE_TOPICS = {_GROUP: CONSUMER_OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC, _SHARE: SHARE_GROUP_STATE_TOPIC}
 """The topic with the state of each coordinator type."""
 _NOT_REQUESTED = -(1 << 31)
 _FIRST_WITHOUT_NAME = 12
@@ -218,7 +222,7 @@ class ClusterHandlers:
         return bytes(out)
 
     def _keep(self, key: tuple[Any, ...], encoded: bytes) -> None:
-        if len(key[_NAMES] or ()) <= _LARGEST_KEPT_REQUEST:
+        if len(key[_NAMES] or ()) <= _MAX_TOPICS_OF_KEPT_REQUEST:
             if len(self._kept) >= _KEPT_RESPONSES:
                 self._kept.clear()
             self._kept[key] = encoded
@@ -266,7 +270,7 @@ class ClusterHandlers:
         }
 
     def _show_branch(self, row: dict[str, Any], image: MetadataImage, context: Context) -> None:
-        """Add what a topic is a branch of. A client that may not describe the parent does not learn its name."""
+        """Adds the parent of a branch. A client that may not describe the parent does not get its name."""
         topic = image.topics_by_id.get(row["topic_id"])
         if topic is None or topic.branch is None:
             return

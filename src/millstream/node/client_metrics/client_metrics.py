@@ -20,7 +20,6 @@ from uuid import UUID
 from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.table import network
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName
 from millstream.formats.protocol.wire_types import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
@@ -212,7 +211,7 @@ class ClientMetrics:
 
     async def _write(self, batch: bytearray) -> None:
         try:
-            await self._topics.ensure(TopicName(CLIENT_METRICS_TOPIC), 1, _REPLICAS, TOPIC_SETTINGS)
+            await self._topics.ensure(CLIENT_METRICS_TOPIC, 1, _REPLICAS, TOPIC_SETTINGS)
             await self._producer.append(CLIENT_METRICS_TOPIC, 0, batch)
         except (KafkaError, OSError) as error:
             self.dropped += 1

@@ -25,21 +25,20 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import MetadataRecord
 from millstream.node.metadata.topics import NewTopic, TopicCreation
-from millstream.node.quotas.mutations import LOCAL_LISTENER
 from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.channel import Channel
 from millstream.node.server.envelope import response_body
 from millstream.node.server.principal_codec import address_bytes, encode_principal
 from millstream.node.server.request import Api, Context, Response, api
-from millstream.node.server.service import Peer
+from millstream.node.server.service import LOCAL_LISTENER, Peer
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
-_SHORTEST_PAUSE_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 0.5
-_GRACE_SECONDS = 2.5
-"""The time for which a former controller may still respond to a change. The next controller might respond to a repeated
-request that the topic exists already."""
-_VISIBLE_SECONDS = 2.0
+_MIN_RETRY_PAUSE_SECONDS = 0.02
+_MAX_RETRY_PAUSE_SECONDS = 0.5
+_LEADER_CHANGE_GRACE_SECONDS = 2.5
+"""After a change of the leader, how long the response of the former controller is awaited. The next controller might
+respond to the repeated request that the topic exists already."""
+_VISIBLE_TIMEOUT_SECONDS = 2.0
 """The maximum wait until a created topic is in this node's metadata."""
 
 T = TypeVar("T")
@@ -57,6 +56,8 @@ class LocalController(Protocol):
 
 
 class ControllerLink:
+    """Sends requests to the active controller, wherever it is."""
+
     def __init__(
         self,
         leadership: Leadership,
@@ -73,18 +74,18 @@ class ControllerLink:
         self._environment = environment
         self._client_id = client_id
         self._peer = Peer(host="local", port=0, listener=LOCAL_LISTENER, is_node=True)
-        self.check_settings: Callable[[str, Message], Awaitable[None]] = _accept
+        self.check_settings: Callable[[str, Message], Awaitable[None]] = _accept_all
         """Checks a change of settings on this node before it is forwarded. KafkaError refuses it."""
         self._channel: Channel | None = None
-        self._moved: asyncio.Future[None] | None = None
-        self._seen: asyncio.Future[None] | None = None
+        self._leader_change: asyncio.Future[None] | None = None
+        self._metadata_change: asyncio.Future[None] | None = None
         source.subscribe(self._follow)
 
     def leader_changed(self) -> None:
-        """Call it when another leader is known, or when this node's controller becomes active."""
-        moved, self._moved = self._moved, None
-        if moved is not None and not moved.done():
-            moved.set_result(None)
+        """Called when another leader is known, or when the controller of this node becomes active."""
+        leader_change, self._leader_change = self._leader_change, None
+        if leader_change is not None and not leader_change.done():
+            leader_change.set_result(None)
 
     def close(self) -> None:
         if self._channel is not None:
@@ -96,7 +97,7 @@ class ControllerLink:
     async def request(
         self, api: str, fields: Mapping[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_SECONDS
     ) -> Message:
-        """The active controller's response; raises REQUEST_TIMED_OUT if there is none in time."""
+        """The active controller's response; REQUEST_TIMED_OUT if there is none in time."""
 
         async def local(controller: LocalController) -> Message:
             return await self._request_locally(controller, api, fields)
@@ -107,7 +108,7 @@ class ControllerLink:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, f"{channel.host}:{channel.port} is not the controller")
             return response
 
-        grace_s = _GRACE_SECONDS if api == "create_topics" else 0.0
+        grace_s = _LEADER_CHANGE_GRACE_SECONDS if api == "create_topics" else 0.0
         return await self._until_response(api, local, remote, timeout_s, grace_s)
 
     async def _request_locally(self, controller: LocalController, api: str, fields: Mapping[str, Any]) -> Message:
@@ -144,10 +145,10 @@ class ControllerLink:
             "timeout_ms": int(timeout_s * 1000),
         }
         response = await self.request("create_topics", fields, timeout_s=timeout_s)
-        there = [
+        existing = [
             row.name for row in response.topics if row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         ]
-        await self._until_visible(there)
+        await self._until_visible(existing)
         return [
             TopicCreation(
                 name=row.name,
@@ -162,16 +163,16 @@ class ControllerLink:
 
     async def _until_visible(self, names: Sequence[str]) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_VISIBLE_SECONDS):
+            async with asyncio.timeout(_VISIBLE_TIMEOUT_SECONDS):
                 while not all(TopicName(name) in self._source.image.topics for name in names):
-                    if self._seen is None:
-                        self._seen = self._environment.loop.create_future()
-                    await asyncio.shield(self._seen)
+                    if self._metadata_change is None:
+                        self._metadata_change = self._environment.loop.create_future()
+                    await asyncio.shield(self._metadata_change)
 
     def _follow(self, delta: MetadataDelta) -> None:
-        seen, self._seen = self._seen, None
-        if seen is not None:
-            seen.set_result(None)
+        change, self._metadata_change = self._metadata_change, None
+        if change is not None:
+            change.set_result(None)
 
     # Forwarded requests of clients
 
@@ -195,7 +196,7 @@ class ControllerLink:
             except MalformedMessage as error:
                 raise ConnectionError(f"the controller's response cannot be decoded: {error}") from None
 
-        return await self._until_response(api, local, remote, timeout_s, _GRACE_SECONDS)
+        return await self._until_response(api, local, remote, timeout_s, _LEADER_CHANGE_GRACE_SECONDS)
 
     # Finding the controller
 
@@ -209,10 +210,10 @@ class ControllerLink:
     ) -> T:
         loop = self._environment.loop
         deadline = loop.time() + timeout_s
-        pause_s = _SHORTEST_PAUSE_SECONDS
+        pause_s = _MIN_RETRY_PAUSE_SECONDS
         problem = "no leader is known"
         while (left_s := deadline - loop.time()) > 0:
-            moved = self._next_move()
+            leader_change = self._next_leader_change()
             try:
                 if self._local is not None and self._local.is_active:
                     if not self._local.offers(api):
@@ -220,27 +221,27 @@ class ControllerLink:
                     return await local(self._local)
                 channel = self._channel_to_leader()
                 if channel is not None:
-                    return await _unless_moved(moved, remote(channel, left_s), grace_s)
+                    return await _unless_leader_changes(leader_change, remote(channel, left_s), grace_s)
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_CONTROLLER:
                     raise
                 problem = error.message
-            except _Moved:
+            except _LeaderChanged:
                 continue
             except OSError as error:
                 problem = str(error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(pause_s, max(0.0, deadline - loop.time()))):
-                    await asyncio.shield(moved)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_SECONDS)
+                    await asyncio.shield(leader_change)
+            pause_s = min(2 * pause_s, _MAX_RETRY_PAUSE_SECONDS)
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT, f"no response from the active controller within {timeout_s:g} s: {problem}"
         )
 
-    def _next_move(self) -> "asyncio.Future[None]":
-        if self._moved is None:
-            self._moved = self._environment.loop.create_future()
-        return self._moved
+    def _next_leader_change(self) -> "asyncio.Future[None]":
+        if self._leader_change is None:
+            self._leader_change = self._environment.loop.create_future()
+        return self._leader_change
 
     def _channel_to_leader(self) -> Channel | None:
         address = self._leadership.leader_address()
@@ -262,36 +263,38 @@ class ControllerLink:
         return channel
 
 
-class _Moved(Exception):
+class _LeaderChanged(Exception):
     """Another node became leader while the request was pending."""
 
 
-async def _unless_moved(moved: "asyncio.Future[None]", response: Awaitable[T], grace_s: float) -> T:
-    """The response; raises _Moved if the leader changes and no response comes within the grace time."""
+async def _unless_leader_changes(leader_change: "asyncio.Future[None]", response: Awaitable[T], grace_s: float) -> T:
+    """The response; raises _LeaderChanged if the leader changes and no response comes within the grace time."""
     pending = asyncio.ensure_future(response)
     try:
-        await asyncio.wait((pending, moved), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((pending, leader_change), return_when=asyncio.FIRST_COMPLETED)
         if not pending.done() and grace_s > 0:
             await asyncio.wait((pending,), timeout=grace_s)
         if pending.done():
             return pending.result()
-        raise _Moved
+        raise _LeaderChanged
     finally:
         pending.cancel()
 
 
-async def _accept(name: str, request: Message) -> None:
-    """The check of a node without any."""
+async def _accept_all(name: str, request: Message) -> None:
+    """The check of settings on a node that has none: accepts every change."""
 
 
-_SLACK_SECONDS = 0.5
-"""The broker times out this much earlier than the client, so that the client gets a response."""
+_EARLIER_TIMEOUT_SECONDS = 0.5
+"""The broker times out so much earlier than the client, so that the client gets a response."""
 
 
 _SETTINGS_APIS = ("incremental_alter_configs", "alter_configs")
 
 
 class Forwarding:
+    """The APIs that a broker forwards to the active controller."""
+
     def __init__(self, link: ControllerLink, node_id: int, authorizer: Authorizer = NO_AUTHORIZER) -> None:
         self._link = link
         self._node_id = node_id
@@ -316,8 +319,8 @@ class Forwarding:
         return api(name, forward, with_frame=True)
 
     def _may_alter_brokers(self, peer: Peer) -> bool:
-        """The check opens files that the client names. The controller refuses a client that may not change settings;
-        for such a client no file is opened."""
+        """Whether the client may change settings of brokers. The check of settings opens files that the client names.
+        It is left out for other clients, which the controller refuses."""
         return self._authorizer.sees(peer, AclOperation.ALTER_CONFIGS, AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
@@ -325,11 +328,15 @@ def _timeout_s(request: Message) -> float:
     timeout_ms = getattr(request, "timeout_ms", 0)
     if timeout_ms <= 0:
         return DEFAULT_TIMEOUT_SECONDS
-    return min(DEFAULT_TIMEOUT_SECONDS, max(timeout_ms / 1000 - _SLACK_SECONDS, 1.0))
+    return min(DEFAULT_TIMEOUT_SECONDS, max(timeout_ms / 1000 - _EARLIER_TIMEOUT_SECONDS, 1.0))
 
 
-class LeaderListener:
-    """Subscribe it to the quorum after the controller, so that it is active before subscribers are called."""
+class LeaderChanges:
+    """Calls its subscribers when the leader of the quorum changes.
+
+    It is subscribed to the quorum after the controller, so that the controller is active before the subscribers are
+    called.
+    """
 
     def __init__(self) -> None:
         self._subscribers: list[Callable[[], None]] = []

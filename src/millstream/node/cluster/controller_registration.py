@@ -23,8 +23,8 @@ from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import Endpoint, RegisterControllerRecord, SupportedFeature
 
 _TIMEOUT_SECONDS = 10.0
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 60.0
-_MOST_RETURNS = 2
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 60.0
+_MAX_RETURNS = 2
 """How often the process that was registered before this one registers again until it is known to be alive."""
 _log = logging.getLogger("millstream.controller")
 
@@ -94,22 +94,22 @@ class ControllerRegistration:
         at = ", ".join(f"{each.host}:{each.port}" for each in other.end_points)
         problem = f"another controller runs with node.id={self._node_id} (at {at})"
         advice = "give each controller its own node.id and data directory, or stop one of them"
-        if self._returns >= _MOST_RETURNS:
+        if self._returns >= _MAX_RETURNS:
             self.close()
             self._on_fatal(f"{problem}: {advice}")
         else:
             _log.error("controller_id_in_use %s: %s", problem, advice)
 
     async def _run(self) -> None:
-        pause_s = _SHORTEST_PAUSE_SECONDS
+        pause_s = _MIN_PAUSE_SECONDS
         while True:
             self._news.clear()
             if not self._is_wanted:
-                pause_s = _SHORTEST_PAUSE_SECONDS
+                pause_s = _MIN_PAUSE_SECONDS
                 await self._news.wait()
                 continue
             if self._losses:
-                await asyncio.sleep(min(_SHORTEST_PAUSE_SECONDS * 2 ** min(self._losses, 10), _LONGEST_PAUSE_SECONDS))
+                await asyncio.sleep(min(_MIN_PAUSE_SECONDS * 2 ** min(self._losses, 10), _MAX_PAUSE_SECONDS))
             problem = await self._register()
             if problem is not None:
                 _log.warning("controller_registration_refused node=%d error=%s", self._node_id, problem)
@@ -118,7 +118,7 @@ class ControllerRegistration:
                     while self._is_wanted:
                         await self._news.wait()
                         self._news.clear()
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_SECONDS)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_SECONDS)
 
     async def _register(self) -> str | None:
         """None, or what was wrong."""

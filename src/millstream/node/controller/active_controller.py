@@ -41,7 +41,8 @@ _BYTES_PER_REPLICA = 32
 
 
 def cut_into_batches(records: Sequence[MetadataRecord]) -> Iterator[Sequence[MetadataRecord]]:
-    """A topic is always in one batch with its partitions and settings, so that no node sees a part of a topic."""
+    """Splits the records of a decision into batches. A topic is always in one batch with its partitions and settings,
+    so that no node sees a part of a topic."""
     if len(records) <= MAX_BATCH_RECORDS and _size(records) <= MAX_BATCH_BYTES:
         yield records
         return
@@ -85,6 +86,7 @@ def _size(records: Iterable[MetadataRecord]) -> int:
 
 
 def dynamic_config(static: BrokerConfig, image: MetadataImage) -> BrokerConfig:
+    """The settings of the configuration file, with those that were set in the metadata."""
     own = image.broker_config(static.node_id)
     if not own and not image.default_broker_config:
         return static
@@ -107,7 +109,7 @@ class ImageSource(Protocol):
 
 
 class DecisionLog(Protocol):
-    """The metadata log as its leader sees it."""
+    """The metadata log, to which the leader of the quorum appends decisions."""
 
     @property
     def epoch(self) -> int: ...
@@ -141,7 +143,8 @@ Decide = Callable[[MetadataImage, BrokerConfig, random.Random], Decision[R]]
 
 
 class ActiveController:
-    """Exists on every node with the controller role; active on the leader of the quorum."""
+    """The controller of a node. It is on every node with the controller role, and active on the leader of the
+    quorum."""
 
     def __init__(
         self,
@@ -190,9 +193,9 @@ class ActiveController:
         if self._decided is None:
             return
         self._decided = None
-        for undecided in self._waiting:
-            if not undecided.changes:
-                undecided.fail(self._static_config.node_id)
+        for pending in self._waiting:
+            if not pending.has_records:
+                pending.fail(self._static_config.node_id)
         # The next leader may commit records that were appended here. An error now would make the client retry a change
         # that is applied already.
         self._resigned_timer = self._environment.loop.call_later(_RESIGNED_TIMEOUT_SECONDS, self._give_up)
@@ -208,8 +211,8 @@ class ActiveController:
             self._resigned_timer.cancel()
             self._resigned_timer = None
         waiting, self._waiting = self._waiting, deque()
-        for undecided in waiting:
-            undecided.fail(self._static_config.node_id)
+        for pending in waiting:
+            pending.fail(self._static_config.node_id)
 
     def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
         """Not used: the image source applies committed records."""
@@ -248,7 +251,8 @@ class ActiveController:
     # Deciding
 
     async def decide(self, decide: "Decide[R]") -> tuple[R, ...]:
-        """Decides; returns the results when the records, and those they are based on, are committed and applied."""
+        """Decides; returns the results when the records of this decision and of all earlier ones are committed and
+        applied."""
         decision = decide(self.image, self.config, self._environment.randomness)
         offset = self._write(decision)
         if offset > self._source.image.offset:
@@ -284,11 +288,11 @@ class ActiveController:
             self.config = dynamic_config(self._static_config, image)
         # Setting a result only schedules the waiting task, so it runs after all subscribers were called.
         while self._waiting and self._waiting[0].offset <= image.offset:
-            undecided = self._waiting.popleft()
-            if undecided.epoch != image.epoch:
-                undecided.fail(self._static_config.node_id)  # another leader wrote other records at this offset
-            elif not undecided.done.done():
-                undecided.done.set_result(None)
+            pending = self._waiting.popleft()
+            if pending.epoch != image.epoch:
+                pending.fail(self._static_config.node_id)  # another leader wrote other records at this offset
+            elif not pending.done.done():
+                pending.done.set_result(None)
 
 
 @dataclass(slots=True)
@@ -297,7 +301,7 @@ class _PendingDecision:
 
     offset: int
     epoch: int
-    changes: bool
+    has_records: bool
     done: "asyncio.Future[None]"
 
     def fail(self, node_id: int) -> None:

@@ -153,7 +153,7 @@ _MAX_STEP_SECONDS = 3 * STEP_SECONDS
 """The maximum time between two ticks that counts."""
 _MEMORY_SECONDS = 5.0
 """Lateness is an average over about this time: a single pause says little, an overloaded machine is late often."""
-_MOST_LATENESS_SECONDS = 1.0
+_MAX_LATENESS_SECONDS = 1.0
 """The maximum lateness of one tick: a process that was stopped for long was late only once."""
 
 
@@ -176,7 +176,7 @@ class RunningTime:
         """Called every STEP_SECONDS while the process runs. Returns the running time."""
         elapsed_s = max(0.0, now_s - self._ticked_s)
         counted_s = self.now_s(now_s)
-        late_s = min(max(0.0, elapsed_s - STEP_SECONDS), _MOST_LATENESS_SECONDS)
+        late_s = min(max(0.0, elapsed_s - STEP_SECONDS), _MAX_LATENESS_SECONDS)
         self._lateness_s += (late_s - self._lateness_s) * STEP_SECONDS / _MEMORY_SECONDS
         self._ticked_s, self._counted_s = now_s, counted_s
         return counted_s

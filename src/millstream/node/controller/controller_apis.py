@@ -26,36 +26,36 @@ from millstream.node.server.service import Peer
 def error_response(api: str, request: Message, error: KafkaError) -> Response:
     """The response to a request that failed as a whole."""
     fields = {"error_code": error.code, "error_message": error.message}
-    refusal = _REFUSALS.get(api)
-    if refusal is not None:
-        return refusal(request, fields)
+    with_rows = _ERROR_RESPONSES.get(api)
+    if with_rows is not None:
+        return with_rows(request, fields)
     known = response_schema(api).root.new().__slots__
     return {name: value for name, value in fields.items() if name in known}
 
 
-def _create_topics(request: Message, error: dict[str, Any]) -> Response:
+def _create_topics_errors(request: Message, error: dict[str, Any]) -> Response:
     return {"topics": [{"name": topic.name, **error} for topic in request.topics]}
 
 
-def _delete_topics(request: Message, error: dict[str, Any]) -> Response:
+def _delete_topics_errors(request: Message, error: dict[str, Any]) -> Response:
     rows = [{"name": topic.name, "topic_id": topic.topic_id, **error} for topic in request.topics]
     return {"responses": rows + [{"name": name, **error} for name in request.topic_names]}
 
 
-def _create_partitions(request: Message, error: dict[str, Any]) -> Response:
+def _create_partitions_errors(request: Message, error: dict[str, Any]) -> Response:
     return {"results": [{"name": topic.name, **error} for topic in request.topics]}
 
 
-def _alter_configs(request: Message, error: dict[str, Any]) -> Response:
+def _alter_configs_errors(request: Message, error: dict[str, Any]) -> Response:
     rows = [{"resource_type": each.resource_type, "resource_name": each.resource_name} for each in request.resources]
     return {"responses": [{**row, **error} for row in rows]}
 
 
-def _alter_reassignments(request: Message, error: dict[str, Any]) -> Response:
+def _alter_reassignments_errors(request: Message, error: dict[str, Any]) -> Response:
     return {**error, "responses": []}
 
 
-def _elect_leaders(request: Message, error: dict[str, Any]) -> Response:
+def _elect_leaders_errors(request: Message, error: dict[str, Any]) -> Response:
     """Version 0 has no top-level error, so each partition gets the error."""
     return {
         "error_code": error["error_code"],
@@ -69,24 +69,24 @@ def _elect_leaders(request: Message, error: dict[str, Any]) -> Response:
     }
 
 
-def _update_features(request: Message, error: dict[str, Any]) -> Response:
+def _update_features_errors(request: Message, error: dict[str, Any]) -> Response:
     return {**error, "results": [{"feature": update.feature, **error} for update in request.feature_updates]}
 
 
-def _create_acls(request: Message, error: dict[str, Any]) -> Response:
+def _create_acls_errors(request: Message, error: dict[str, Any]) -> Response:
     return {"results": [error for _ in request.creations]}
 
 
-def _delete_acls(request: Message, error: dict[str, Any]) -> Response:
+def _delete_acls_errors(request: Message, error: dict[str, Any]) -> Response:
     return {"filter_results": [{**error, "matching_acls": []} for _ in request.filters]}
 
 
-def _alter_scram_users(request: Message, error: dict[str, Any]) -> Response:
+def _alter_scram_users_errors(request: Message, error: dict[str, Any]) -> Response:
     users = dict.fromkeys(row.name for row in (*request.deletions, *request.upsertions))
     return {"results": [{"user": user, **error} for user in users]}
 
 
-def _alter_client_quotas(request: Message, error: dict[str, Any]) -> Response:
+def _alter_client_quotas_errors(request: Message, error: dict[str, Any]) -> Response:
     return {
         "entries": [
             {
@@ -98,20 +98,22 @@ def _alter_client_quotas(request: Message, error: dict[str, Any]) -> Response:
     }
 
 
-_REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
-    "create_topics": _create_topics,
-    "delete_topics": _delete_topics,
-    "create_partitions": _create_partitions,
-    "alter_configs": _alter_configs,
-    "incremental_alter_configs": _alter_configs,
-    "alter_partition_reassignments": _alter_reassignments,
-    "elect_leaders": _elect_leaders,
-    "update_features": _update_features,
-    "create_acls": _create_acls,
-    "delete_acls": _delete_acls,
-    "alter_user_scram_credentials": _alter_scram_users,
-    "alter_client_quotas": _alter_client_quotas,
+_ERROR_RESPONSES: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
+    "create_topics": _create_topics_errors,
+    "delete_topics": _delete_topics_errors,
+    "create_partitions": _create_partitions_errors,
+    "alter_configs": _alter_configs_errors,
+    "incremental_alter_configs": _alter_configs_errors,
+    "alter_partition_reassignments": _alter_reassignments_errors,
+    "elect_leaders": _elect_leaders_errors,
+    "update_features": _update_features_errors,
+    "create_acls": _create_acls_errors,
+    "delete_acls": _delete_acls_errors,
+    "alter_user_scram_credentials": _alter_scram_users_errors,
+    "alter_client_quotas": _alter_client_quotas_errors,
 }
+"""By API: the response with the error in each row of the request. Other APIs have only the error of the whole request.
+"""
 
 
 def has_error(response: Message, code: int) -> bool:
@@ -151,6 +153,8 @@ FORWARDED_APIS = (
 
 
 class ControllerApis:
+    """The handlers of the controller by API, for its listener, its own broker and forwarded requests."""
+
     def __init__(
         self,
         controller: ActiveController,
@@ -185,10 +189,10 @@ class ControllerApis:
 
     def table(self) -> list[Api]:
         """The APIs of the controller's listener."""
-        own = [api(name, self._refusing(name)) for name in self._own]
+        own = [api(name, self._with_error_response(name)) for name in self._own]
         return [*own, *self._others, *guarded([api("envelope", self.envelope)], self._checks)]
 
-    def _refusing(self, name: str) -> Handler:
+    def _with_error_response(self, name: str) -> Handler:
         async def response(request: Message, context: Context) -> Response:
             try:
                 return await self.call(name, request, context)

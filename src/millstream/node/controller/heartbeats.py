@@ -87,8 +87,8 @@ async def probe(endpoint: Endpoint, environment: Environment, *, client_id: str)
 
 
 _FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 1.0
-_SHORTEST_STEP_SECONDS = 0.001
+_MAX_PAUSE_SECONDS = 1.0
+_MIN_STEP_SECONDS = 0.001
 _RETRY_SECONDS = 0.5
 """The pause before a failed fencing is tried again."""
 
@@ -396,7 +396,7 @@ class Heartbeats:
                     await self._fence(session.broker_id, session.broker_epoch, "nothing listens at its address")
                     return
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_SECONDS)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_SECONDS)
         finally:
             session.probed_since_s = None
 
@@ -412,7 +412,7 @@ class Heartbeats:
         wait_s = STEP_SECONDS
         expiry_s = self._sessions.next_expiry_s(self._timeout_s)
         if expiry_s is not None:
-            wait_s = max(_SHORTEST_STEP_SECONDS, min(wait_s, expiry_s - self._now_s))
+            wait_s = max(_MIN_STEP_SECONDS, min(wait_s, expiry_s - self._now_s))
         self._timer = self._environment.loop.call_later(wait_s, self._tick)
 
     def _tick(self) -> None:

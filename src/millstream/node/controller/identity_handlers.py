@@ -25,7 +25,7 @@ from millstream.formats.protocol.wire_types import (
 from millstream.node.controller.active_controller import ActiveController
 from millstream.node.environment import Environment
 from millstream.node.metadata.delegation_tokens import (
-    MOST_REMOVED_AT_ONCE,
+    MAX_REMOVED_AT_ONCE,
     TokenLimits,
     create_token,
     expire_token,
@@ -172,8 +172,8 @@ class DelegationTokenHandlers:
             if not controller.is_active or controller.epoch != epoch:
                 return
             try:
-                removed = MOST_REMOVED_AT_ONCE
-                while removed >= MOST_REMOVED_AT_ONCE:
+                removed = MAX_REMOVED_AT_ONCE
+                while removed >= MAX_REMOVED_AT_ONCE:
                     removed = len(
                         await controller.decide(
                             lambda image, config, randomness: remove_expired_tokens(

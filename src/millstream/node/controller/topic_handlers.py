@@ -1,4 +1,8 @@
-"""Handlers of the controller for topics, partitions and reassignments: CreateTopics (19) and others."""
+"""The controller's handlers for topics, partitions and reassignments.
+
+CreateTopics (19), DeleteTopics (20), CreatePartitions (37), ElectLeaders (43), AlterPartitionReassignments (45),
+ListPartitionReassignments (46), AlterPartition (56), AssignReplicasToDirs (73).
+"""
 
 import asyncio
 import logging
@@ -72,6 +76,8 @@ def _warn_of_shared_machines(results: Iterable[TopicCreation]) -> None:
 
 
 class TopicHandlers:
+    """CreateTopics, DeleteTopics, CreatePartitions."""
+
     def __init__(self, controller: ActiveController, mutations: ControllerMutations) -> None:
         self._controller = controller
         self._mutations = mutations
@@ -99,7 +105,7 @@ class TopicHandlers:
             await asyncio.sleep(0)
             results = await self._create(part, quota, validate_only=request.validate_only)
             await asyncio.sleep(0)
-            rows += [self._created(result) for result in results]
+            rows += [self._topic_row(result) for result in results]
             if not request.validate_only:
                 _warn_of_shared_machines(results)
         return {"throttle_time_ms": quota.throttle_ms, "topics": rows}
@@ -113,7 +119,7 @@ class TopicHandlers:
             )
         )
 
-    def _created(self, result: TopicCreation) -> CreateTopicsResponseTopics:
+    def _topic_row(self, result: TopicCreation) -> CreateTopicsResponseTopics:
         row: CreateTopicsResponseTopics = {
             "name": result.name,
             "topic_id": result.topic_id,
@@ -222,6 +228,8 @@ def _new_topic(topic: CreateTopicsRequestTopics) -> NewTopic:
 
 
 class PartitionHandlers:
+    """AlterPartition, AssignReplicasToDirs, ElectLeaders."""
+
     def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
@@ -330,6 +338,8 @@ def _altered_partition(result: IsrChangeResult) -> AlterPartitionResponseTopicsP
 
 
 class ReassignmentHandlers:
+    """AlterPartitionReassignments and ListPartitionReassignments."""
+
     def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 

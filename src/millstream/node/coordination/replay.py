@@ -11,11 +11,10 @@ import logging
 import struct
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Protocol
 
 from millstream.formats.records.batch import BatchHeader, Bytes, iterate_headers
 from millstream.formats.records.opening import OpeningLimits, iterate_key_values
-from millstream.node.coordination.core.state_machine import Timers
+from millstream.node.coordination.core.state_machine import StateMachine, TransactionParticipant
 
 _log = logging.getLogger("millstream.coordinator")
 _MARKER_KEY = struct.Struct(">hh")
@@ -29,32 +28,6 @@ DEFAULT_LIMITS = OpeningLimits(max_bytes=128 << 20, max_records=1_000_000)
 
 Slices = Generator[None, None, int]
 """Yields after each slice of records; returns the offset after the last batch."""
-
-
-class StateMachine(Protocol):
-    """What the runtime needs of a coordinator's state."""
-
-    timers: Timers
-
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Applies one record. Must accept any record in the log, and skip unknown ones."""
-        ...
-
-    def loaded(self, now_ms: int) -> None:
-        """Called after all records were replayed: sets timers, starts sessions."""
-        ...
-
-
-class TransactionParticipant(Protocol):
-    """A state machine that has records written in transactions."""
-
-    def replay_pending(self, producer_id: int, producer_epoch: int, key: bytes, value: bytes | None) -> None:
-        """Adds one record of an open transaction."""
-        ...
-
-    def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Ends the producer's transaction, if there is one: its pending records are applied or dropped."""
-        ...
 
 
 def replay_batches(

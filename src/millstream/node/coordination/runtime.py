@@ -1,4 +1,4 @@
-"""The coordinator runtime: runs the state machine of one partition of a coordinator's topic, and finds the partition.
+"""The coordinator runtime: runs the state machine of one partition of a coordinator's topic.
 
 `CoordinatorRuntime` exists while this broker leads the partition in one leader epoch. It replays the partition into the
 state machine. It appends the records of operations, replays them at once, and runs due timers. All durable state is in
@@ -14,13 +14,13 @@ The runtime writes the marker too, so that the state follows the order of the lo
 
 `CoordinatorShards` has the runtimes of all partitions of a topic that this broker leads. It loads them in the
 background when the broker becomes leader, so that timers run without requests. It closes them when the broker is not
-the leader any more.
+the leader any more. `java_hash` selects the partition.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from millstream.common.background_tasks import BackgroundTasks
@@ -28,12 +28,15 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, Origin, TopicName, VerificationGuard
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.core.state_machine import CoordinatorResult, DeferredResponse
+from millstream.node.coordination.core.state_machine import (
+    CoordinatorResult,
+    DeferredResponse,
+    StateMachine,
+    TransactionParticipant,
+)
 from millstream.node.coordination.replay import (
     DEFAULT_LIMITS,
     Slices,
-    StateMachine,
-    TransactionParticipant,
     replay_batches,
 )
 from millstream.node.environment import Environment
@@ -83,6 +86,8 @@ R = TypeVar("R")
 
 
 class CoordinatorRuntime:
+    """Runs the state machine of one partition, in one leader epoch."""
+
     def __init__(
         self,
         partition: Partition,
@@ -422,6 +427,19 @@ def _not_coordinator() -> KafkaError:
     return KafkaError(ErrorCode.NOT_COORDINATOR, "this broker is not the coordinator any more")
 
 
+@lru_cache(maxsize=10_000)
+def java_hash(text: str) -> int:
+    """Java's String.hashCode, made positive as Kafka does. It selects the partition of a coordinator's topic for a
+    group, a transactional id or a share partition."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    if value >= 1 << 31:
+        value = (1 << 32) - value
+    return 0 if value == 1 << 31 else value
+
+
 _LOAD_TIMEOUT_SECONDS = 5.0
 """How long a request waits for its shard to load before it gets COORDINATOR_LOAD_IN_PROGRESS."""
 _MAX_CONCURRENT_LOADS = 4
@@ -429,6 +447,8 @@ _LOAD_RETRY_SECONDS = 2.0
 
 
 class CoordinatorShards:
+    """The runtimes of all partitions of one topic that this broker leads."""
+
     def __init__(
         self,
         topic: TopicName,

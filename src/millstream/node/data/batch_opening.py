@@ -34,7 +34,7 @@ from millstream.formats.records.opening import (
     opened,
 )
 from millstream.node.data.schema_validation import (
-    MOST_RECORD_ERRORS,
+    MAX_RECORD_ERRORS,
     SchemaGuard,
     UnknownSchemaError,
     WantedSchemas,
@@ -43,14 +43,16 @@ from millstream.node.data.schema_validation import (
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.server.request import TurnTaker
+from millstream.node.server.request import DeferredResults
 from millstream.node.storage.log.batch_admission import Recompression, recompress, recompression_of, refusal
 from millstream.node.transactions.produce import Append, Deliver, ProduceCall, Produced, Refuse
 
 _NO_KEY = "a compacted topic takes only records with a key"
 
 
-class Wanted(NamedTuple):
+class RequiredChecks(NamedTuple):
+    """Why the batches of a log are opened: keys to check, schemas to check, another codec."""
+
     keys: bool
     schemas: WantedSchemas | None
     recompression: Recompression | None
@@ -67,16 +69,16 @@ class Opened(NamedTuple):
     """Bytes of the records, decompressed; the limit if they could not be decompressed."""
 
 
-def wanted_of(config: LogConfig, schemas: WantedSchemas | None) -> Wanted | None:
+def required_checks(config: LogConfig, schemas: WantedSchemas | None) -> RequiredChecks | None:
     """The checks that a log's settings require; None if its batches stay closed."""
     keys = "compact" in config.cleanup_policy
     recompression = recompression_of(config)
     if not keys and schemas is None and recompression is None:
         return None
-    return Wanted(keys, schemas, recompression)
+    return RequiredChecks(keys, schemas, recompression)
 
 
-def open_batch(batch: Bytes, wanted: Wanted, limits: OpeningLimits, most: int = MOST_RECORD_ERRORS) -> Opened:
+def open_batch(batch: Bytes, checks: RequiredChecks, limits: OpeningLimits, most: int = MAX_RECORD_ERRORS) -> Opened:
     """Opens a batch whose header and checksum are right. Raises BeyondLimitsError; any other fault is in the result.
     Uses only its arguments: it may run in a thread.
 
@@ -89,15 +91,15 @@ def open_batch(batch: Bytes, wanted: Wanted, limits: OpeningLimits, most: int = 
     try:
         with opened(header, batch, limits) as records:
             size = len(records)
-            keyless = check(header, records, needs_keys=wanted.keys, most=most)
+            keyless = check(header, records, needs_keys=checks.keys, most=most)
             if keyless:
                 return Opened(_without_keys(keyless, header.record_count, most), size=size)
-            if wanted.schemas is not None:
-                fault = schema_fault(header, records, wanted.schemas, most)
+            if checks.schemas is not None:
+                fault = schema_fault(header, records, checks.schemas, most)
                 if fault is not None:
                     return Opened(fault, size=size)
-            if wanted.recompression is not None and wanted.recompression.codec != header.codec:
-                converted = recompress(batch, header, records, wanted.recompression)
+            if checks.recompression is not None and checks.recompression.codec != header.codec:
+                converted = recompress(batch, header, records, checks.recompression)
     except BeyondLimitsError:
         raise
     except KafkaError as error:
@@ -114,7 +116,7 @@ def _without_keys(keyless: list[int], count: int, most: int) -> InvalidRecordsEr
     return InvalidRecordsError(message, tuple((number, _NO_KEY) for number in keyless))
 
 
-def _named(opened: Opened) -> int:
+def _named_record_count(opened: Opened) -> int:
     """The number of records that the fault names."""
     return len(opened.fault.records) if isinstance(opened.fault, InvalidRecordsError) else 0
 
@@ -134,7 +136,7 @@ def framing_fault(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError | 
     return refusal(batch, config, now_ms)
 
 
-MOST_HELD_BYTES = 256 << 20
+MAX_HELD_BYTES = 256 << 20
 """Limit of the held requests. Requests above it are refused with a retriable error."""
 _SMALL_CONVERTED_BYTES = 16 << 10
 """Compression is slower than a check: only so much of one request is recompressed on the event loop."""
@@ -142,7 +144,7 @@ _log = logging.getLogger("millstream.produce")
 
 OpenedBatches = Mapping[int, Opened]
 """By the number of the batch in its request."""
-Plan = dict[int, tuple[Partition, Wanted]]
+Plan = dict[int, tuple[Partition, RequiredChecks]]
 TopicAndIndex = tuple[bytes, int]
 
 
@@ -152,7 +154,7 @@ class Schemas(Protocol):
     def close(self) -> None: ...
 
 
-class _Held(TurnTaker):
+class _HeldRequest(DeferredResults):
     """A request that waits until its batches were opened."""
 
     __slots__ = ("append", "call", "deliver", "is_done", "partitions", "refuse")
@@ -172,7 +174,9 @@ class _Held(TurnTaker):
         self.deliver = deliver
 
 
-class OpenedProduce:
+class BatchOpening:
+    """Opens the batches of produce requests: small ones at once, others in a thread, in order for each partition."""
+
     def __init__(
         self,
         partitions: PartitionTable,
@@ -186,7 +190,7 @@ class OpenedProduce:
         self._schemas = schemas
         self._environment = environment
         self._limits = limits
-        self._queues: dict[TopicAndIndex, deque[_Held]] = {}
+        self._queues: dict[TopicAndIndex, deque[_HeldRequest]] = {}
         """By partition: the held requests in order of arrival."""
         self._bytes = 0
         self._tasks = BackgroundTasks()
@@ -197,7 +201,7 @@ class OpenedProduce:
     def held_bytes(self) -> int:
         return self._bytes
 
-    def stays_closed(self, request: ProduceRequest, version: int) -> bool:
+    def needs_no_opening(self, request: ProduceRequest, version: int) -> bool:
         """Whether no batch of a request has to be opened, and no earlier request is held: the usual case."""
         if self._queues or self.guard.topics:
             return False
@@ -214,8 +218,8 @@ class OpenedProduce:
                         return False
         return True
 
-    def take(self, call: ProduceCall, append: Append, refuse: Refuse) -> Produced:
-        """Appends the request now, or when its batches were opened."""
+    def append_when_opened(self, call: ProduceCall, append: Append, refuse: Refuse) -> Produced:
+        """Calls `append` with the request: now if that is possible, else when its batches were opened."""
         plan = self._plan(call)
         if not self._queues or not any(each in self._queues for each in _partitions(call.request)):
             if not plan:
@@ -224,8 +228,8 @@ class OpenedProduce:
             if opened is not None and not _has_unknown(opened):
                 call.opened = opened
                 return append(call)
-        held = _Held(call, append, refuse)
-        if self._bytes and self._bytes + len(call.buffer) > MOST_HELD_BYTES:
+        held = _HeldRequest(call, append, refuse)
+        if self._bytes and self._bytes + len(call.buffer) > MAX_HELD_BYTES:
             too_much = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "too many requests wait to be opened: try again")
             return refuse(call, too_much), None
         self._bytes += len(call.buffer)
@@ -234,9 +238,9 @@ class OpenedProduce:
         self._begin_if_first(held)
         return [], held
 
-    def missing(self, topic: bytes, partition: Partition, by_broker: bool) -> bool:
-        """Whether a batch for this partition, which was not opened, has to be."""
-        return self._wanted(topic, partition, by_broker) is not None
+    def is_needed(self, topic: bytes, partition: Partition, by_broker: bool) -> bool:
+        """Whether the batches for this partition have to be opened."""
+        return self._required_checks(topic, partition, by_broker) is not None
 
     def close(self) -> None:
         """Refuses the held requests."""
@@ -263,13 +267,13 @@ class OpenedProduce:
                 for at, (index, _, _) in enumerate(datas, number):
                     partition = known.get(index)
                     if partition is not None:
-                        wanted = self._wanted(topic, partition, call.by_broker)
-                        if wanted is not None:
-                            plan[at] = partition, wanted
+                        checks = self._required_checks(topic, partition, call.by_broker)
+                        if checks is not None:
+                            plan[at] = partition, checks
             number += len(datas)
         return plan
 
-    def _wanted(self, topic: bytes, partition: Partition, by_broker: bool) -> Wanted | None:
+    def _required_checks(self, topic: bytes, partition: Partition, by_broker: bool) -> RequiredChecks | None:
         if not partition.is_leader or partition.is_mirror or (partition.is_internal and not by_broker):
             return None  # the append refuses it
         schemas = self.guard.wanted(topic) if self.guard.topics and not by_broker else None
@@ -277,7 +281,7 @@ class OpenedProduce:
             log = partition.log
         except KafkaError:
             return None  # the append refuses it
-        return wanted_of(log.config, schemas) if log.opens_batches or schemas is not None else None
+        return required_checks(log.config, schemas) if log.opens_batches or schemas is not None else None
 
     def _open_small(self, call: ProduceCall, plan: Plan) -> OpenedBatches | None:
         """Opens the batches at once if they are small, all of them together; None if they are not."""
@@ -285,11 +289,11 @@ class OpenedProduce:
         view = memoryview(call.buffer)
         now_ms = self._environment.clock.now_ms()
         left, left_bytes, left_records, left_converted = SMALL_BYTES, SMALL_BYTES, SMALL_RECORDS, _SMALL_CONVERTED_BYTES
-        left_named = MOST_RECORD_ERRORS
+        left_named = MAX_RECORD_ERRORS
         for number, (_, start, end) in enumerate(_datas(call.request)):
             if number not in plan:
                 continue
-            partition, wanted = plan[number]
+            partition, checks = plan[number]
             left -= end - start
             if left < 0 or len(opened) >= SMALL_RECORDS:
                 return None
@@ -298,31 +302,31 @@ class OpenedProduce:
             if fault is not None:
                 opened[number] = Opened(fault)
             else:
-                is_converted = wanted.recompression is not None
+                is_converted = checks.recompression is not None
                 limits = OpeningLimits(min(left_bytes, left_converted) if is_converted else left_bytes, left_records)
                 header = read_header(batch)
                 if not header.codec and header.size - HEADER_SIZE > limits.max_bytes:
                     return None
                 try:
-                    found = opened[number] = open_batch(batch, wanted, limits, left_named)
+                    found = opened[number] = open_batch(batch, checks, limits, left_named)
                 except BeyondLimitsError:
                     return None
-                left_named -= _named(found)
+                left_named -= _named_record_count(found)
                 left_bytes -= found.size
                 left_records -= header.record_count
                 if is_converted:
                     left_converted -= found.size
-            if wanted.schemas is not None:
+            if checks.schemas is not None:
                 self._schemas.keep_fresh()
         return opened
 
     # Held requests
 
-    def _begin_if_first(self, held: _Held) -> None:
+    def _begin_if_first(self, held: _HeldRequest) -> None:
         if all(self._queues[each][0] is held for each in held.partitions):
             self._tasks.start(self._serve(held), loop=self._environment.loop)
 
-    async def _serve(self, held: _Held) -> None:
+    async def _serve(self, held: _HeldRequest) -> None:
         opened: OpenedBatches = {}
         try:
             opened, failure = await self._opened(held)
@@ -333,7 +337,7 @@ class OpenedProduce:
             self._finish(held, opened, failure)
             self._remove(held)
 
-    async def _opened(self, held: _Held) -> tuple[OpenedBatches, KafkaError | None]:
+    async def _opened(self, held: _HeldRequest) -> tuple[OpenedBatches, KafkaError | None]:
         """The opened batches, and the error that refuses the request as a whole."""
         failure: KafkaError | None = None
         call = held.call
@@ -358,19 +362,19 @@ class OpenedProduce:
     async def _open_in_thread(self, call: ProduceCall, plan: Plan) -> OpenedBatches:
         opened: dict[int, Opened] = {}
         view = memoryview(call.buffer)
-        left_named = MOST_RECORD_ERRORS
+        left_named = MAX_RECORD_ERRORS
         for number, (_, start, end) in enumerate(_datas(call.request)):
             if number not in plan:
                 continue
-            partition, wanted = plan[number]
+            partition, checks = plan[number]
             batch = view[start:end]
             try:
                 if call.request.acks == -1:
                     partition.check_enough_in_sync()
                 partition.log.validate(batch, self._environment.clock.now_ms())
-                work = partial(open_batch, batch, wanted, self._limits(), left_named)
+                work = partial(open_batch, batch, checks, self._limits(), left_named)
                 found = opened[number] = await self._environment.open_in_turn(work)
-                left_named -= _named(found)
+                left_named -= _named_record_count(found)
             except KafkaError as error:
                 opened[number] = Opened(error)
         return opened
@@ -390,7 +394,7 @@ class OpenedProduce:
         finally:
             self._reading = None
 
-    def _finish(self, held: _Held, opened: OpenedBatches, failure: KafkaError | None) -> None:
+    def _finish(self, held: _HeldRequest, opened: OpenedBatches, failure: KafkaError | None) -> None:
         held.is_done = True
         call = held.call
         self._bytes -= len(call.buffer)
@@ -408,11 +412,11 @@ class OpenedProduce:
             wait(held.deliver)
         else:
             held.deliver(results)
-        held.turn.turn_is_over()
+        held.read_pause.end()
 
-    def _remove(self, held: _Held) -> None:
+    def _remove(self, held: _HeldRequest) -> None:
         """Removes a request from its queues, and begins with the next ones."""
-        following: dict[_Held, None] = {}
+        following: dict[_HeldRequest, None] = {}
         for partition in held.partitions:
             queue = self._queues.get(partition)
             if queue is None:

@@ -1,4 +1,4 @@
-"""Fetch: find the bytes, wait for them if necessary, and send file ranges; no record is decoded, no byte copied.
+"""Fetch: finds the bytes, waits for them if necessary, and sends file ranges. No record is decoded, no byte copied.
 
 A fetch responds at once if it has `min_bytes`, an error to report, or no time to wait. Otherwise it waits on its
 partitions. An append wakes a follower, a commit wakes a consumer; nothing polls. Bytes that are not in the page cache,
@@ -23,8 +23,9 @@ from millstream.node.replicas.unreadable_batches import RepeatedReads
 from millstream.node.server.request import Refusals
 from millstream.node.storage.log.log_reader import Slice
 
-OPENED_PER_TURN = 8
-SCAN_SECONDS = 5.0
+LOGS_OPENED_PER_TURN = 8
+"""A fetch of more partitions opens their logs in several turns of the event loop."""
+SCAN_INTERVAL_SECONDS = 5.0
 """Interval at which a follower's session reads all its partitions: not every change wakes it (retention moves a log's
 start)."""
 _log = logging.getLogger("millstream.broker")
@@ -37,6 +38,8 @@ Admits = Callable[[int], bool]
 
 
 class FetchHandler:
+    """Handles Fetch (1) for all connections."""
+
     def __init__(
         self,
         partitions: PartitionTable,
@@ -66,7 +69,7 @@ class FetchHandler:
         deliver: Deliver,
         refusals: Refusals | None = None,
         admits: Admits | None = None,
-    ) -> "FetchWait | None":
+    ) -> "PendingFetch | None":
         """Responds through `deliver`, now or later; returns the waiting fetch, so that it can be cancelled. `refusals`
         has the topics that the client may not read; they are also refused in a session that had them before."""
         try:
@@ -76,9 +79,9 @@ class FetchHandler:
         except KafkaError as error:
             deliver([], error.code, 0)
             return None
-        if session is None and _names_many(request):
-            request = _named_once(request)
-        operation = FetchWait(self, request, version, session, deliver, refusals, admits)
+        if session is None and _may_repeat_partitions(request):
+            request = _without_repeated_partitions(request)
+        operation = PendingFetch(self, request, version, session, deliver, refusals, admits)
         operation.start()
         return operation
 
@@ -97,14 +100,16 @@ class FetchHandler:
             )
 
 
-def _names_many(request: FetchRequest) -> bool:
+def _may_repeat_partitions(request: FetchRequest) -> bool:
     topics = request.topics
-    return len(topics) > OPENED_PER_TURN or (len(topics) > 0 and max(len(each[1]) for each in topics) > OPENED_PER_TURN)
+    return len(topics) > LOGS_OPENED_PER_TURN or (
+        len(topics) > 0 and max(len(each[1]) for each in topics) > LOGS_OPENED_PER_TURN
+    )
 
 
-def _named_once(request: FetchRequest) -> FetchRequest:
-    """Each partition once, with its last fields, as in Kafka and as in a session. Else a client could make a fetch that
-    costs a read of the same partition thousands of times, at each append that wakes it."""
+def _without_repeated_partitions(request: FetchRequest) -> FetchRequest:
+    """The request with each partition once, with its last fields, as in Kafka and as in a session. Else a client could
+    name a partition thousands of times, and each append would cost so many reads of it."""
     topics: dict[bytes, dict[int, FetchPartition]] = {}
     for topic, fetches in request.topics:
         named = topics.setdefault(topic, {})
@@ -113,23 +118,23 @@ def _named_once(request: FetchRequest) -> FetchRequest:
     return request._replace(topics=[(topic, list(named.values())) for topic, named in topics.items()])
 
 
-class FetchWait:
-    """One fetch from its arrival to its response."""
+class PendingFetch:
+    """One fetch, from its arrival to its response."""
 
     __slots__ = (
         "_admits",
+        "_changed_keys",
         "_deliver",
-        "_followed",
-        "_grown",
         "_handler",
         "_refusals",
+        "_replica_session",
         "_request",
         "_session",
         "_state",
         "_timer",
         "_version",
         "_watched",
-        "_watched_as_replica",
+        "_watched_by_replica",
     )
 
     def __init__(
@@ -151,11 +156,11 @@ class FetchWait:
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Waiters[Waiter]] = []
-        self._watched_as_replica: list[Waiters[ReplicaWaiter]] = []
-        self._followed = session if session is not None and session.is_replica else None
-        """A follower's session; its partitions notify it of changes."""
-        self._grown: dict[Key, None] = {}
-        """For a follower: the partitions that woke it."""
+        self._watched_by_replica: list[Waiters[ReplicaWaiter]] = []
+        self._replica_session = session if session is not None and session.is_replica else None
+        """The session of a follower: its partitions notify this fetch of changes."""
+        self._changed_keys: dict[Key, None] = {}
+        """The partitions of a follower's session that changed since the last read."""
         self._state = "reading"  # reading -> waiting -> woken -> done
 
     def _wanted(self) -> Iterator[tuple[Key, FetchPartition]]:
@@ -172,7 +177,7 @@ class FetchWait:
             self._begin()
             return
         unopened = [partition for partition in self._partitions() if partition.opened_log is None]
-        if len(unopened) <= OPENED_PER_TURN:
+        if len(unopened) <= LOGS_OPENED_PER_TURN:
             self._begin()
         else:
             # Opening a log reads a few files: thousands at once would delay other requests.
@@ -181,17 +186,17 @@ class FetchWait:
     def _wants_few(self) -> bool:
         """Whether it has so few partitions that their logs may be opened at once: the usual case."""
         if self._session is not None:
-            return self._followed is None and len(self._session.partitions) <= OPENED_PER_TURN
+            return self._replica_session is None and len(self._session.partitions) <= LOGS_OPENED_PER_TURN
         topics = self._request.topics
-        return len(topics) == 1 and len(topics[0][1]) <= OPENED_PER_TURN
+        return len(topics) == 1 and len(topics[0][1]) <= LOGS_OPENED_PER_TURN
 
     def _open_in_turns(self, unopened: list[Partition]) -> None:
-        for partition in unopened[:OPENED_PER_TURN]:
+        for partition in unopened[:LOGS_OPENED_PER_TURN]:
             try:
                 _ = partition.log
             except (KafkaError, OSError):
                 pass  # the read reports the error
-        rest = unopened[OPENED_PER_TURN:]
+        rest = unopened[LOGS_OPENED_PER_TURN:]
         follow = (lambda: self._open_in_turns(rest)) if rest else self._begin
         self._handler.environment.loop.call_soon(self._guarded(follow))
 
@@ -199,7 +204,9 @@ class FetchWait:
         partitions = self._handler.partitions
         topics = partitions.by_id if self._version >= FIRST_WITH_TOPIC_ID else partitions.by_name
         # The logs of partitions that a follower has all of are open.
-        keys: Iterable[Key] = self._followed.moved if self._followed is not None else [key for key, _ in self._wanted()]
+        keys: Iterable[Key] = (
+            self._replica_session.changed if self._replica_session is not None else [key for key, _ in self._wanted()]
+        )
         for topic, index in keys:
             partition = topics.get(topic, {}).get(index)
             if partition is not None:
@@ -229,30 +236,30 @@ class FetchWait:
 
     def _read(self, *, is_arrival: bool = False) -> ReadResult:
         wanted: Iterable[tuple[Key, FetchPartition]]
-        if self._followed is None:
+        if self._replica_session is None:
             wanted = self._wanted()
         elif is_arrival:
-            wanted = self._not_level(self._followed)
+            wanted = self._changed_partitions(self._replica_session)
         else:
-            wanted = self._of_session(self._followed, self._followed.moved)
+            wanted = self._of_session(self._replica_session, self._replica_session.changed)
         return self._handler.reader.read(
             wanted, self._request, self._version, is_arrival=is_arrival, refusals=self._refusals
         )
 
-    def _not_level(self, session: FetchSession) -> list[tuple[Key, FetchPartition]]:
-        """The partitions of a follower's session that have news, or whose state has to be updated."""
+    def _changed_partitions(self, session: FetchSession) -> list[tuple[Key, FetchPartition]]:
+        """The partitions of a follower's session that have changed, or whose state has to be updated."""
         partitions, request = self._handler.partitions, self._request
         broker_id, broker_epoch = request.replica_id, request.replica_epoch
         has_stale_epoch = self._handler.cluster.has_stale_epoch(broker_id, broker_epoch)
         topics = partitions.by_id if session.by_id else partitions.by_name
-        moved, known_partitions = session.moved, session.partitions
+        changed, known_partitions = session.changed, session.partitions
         now = self._handler.environment.loop.time()
-        if has_stale_epoch or broker_epoch != session.replica_epoch or now - session.scanned >= SCAN_SECONDS:
+        if has_stale_epoch or broker_epoch != session.replica_epoch or now - session.last_scan >= SCAN_INTERVAL_SECONDS:
             session.replica_epoch = broker_epoch
-            session.scanned = now
+            session.last_scan = now
             keys = list(known_partitions)
         else:
-            keys = list(moved)
+            keys = list(changed)
         whole = request.session_epoch == 0
         found = []
         for key in keys:
@@ -271,9 +278,9 @@ class FetchWait:
                 and known.high_watermark == partition.high_watermark
                 and known.log_start_offset == partition.log.log_start_offset
             ):
-                moved.pop(key, None)
+                changed.pop(key, None)
             else:
-                moved[key] = None
+                changed[key] = None
                 found.append((key, fetch))
         return found
 
@@ -301,15 +308,15 @@ class FetchWait:
 
     def _wait(self) -> None:
         self._state = "waiting"
-        followed = self._followed
-        if followed is not None:
-            followed.wants_notes = self._sends_high_watermark
-            followed.waiting[self] = None
+        session = self._replica_session
+        if session is not None:
+            session.wakes_on_state_changes = self._sends_high_watermark
+            session.waiting[self] = None
         else:
             is_replica = self._request.replica_id >= 0
             for partition in self._partitions():
                 if is_replica:
-                    self._watched_as_replica.append(partition.replica_waiters)
+                    self._watched_by_replica.append(partition.replica_waiters)
                     partition.replica_waiters.add(self)
                 else:
                     self._watched.append(partition.waiters)
@@ -322,35 +329,35 @@ class FetchWait:
         """A partition changed. It is read at the end of this turn of the loop, when more may have arrived."""
         self._wake()
 
-    def moved(self, key: Key) -> None:
+    def partition_changed(self, key: Key) -> None:
         """A partition of the follower's session changed."""
-        self._grown[key] = None
+        self._changed_keys[key] = None
         self._wake()
 
-    def grown(self, partition: Partition) -> None:
+    def log_grew(self, partition: Partition) -> None:
         self.wake()
 
-    def noted(self, partition: Partition) -> None:
-        """A follower without a session gets it with its next fetch."""
+    def state_changed(self, partition: Partition) -> None:
+        """Does nothing: a follower without a session gets the new state with its next fetch."""
 
     def _wake(self) -> None:
         if self._state == "waiting":
             self._state = "woken"
-            self._handler.environment.loop.call_soon(self._guarded(self._look_again))
+            self._handler.environment.loop.call_soon(self._guarded(self._read_again))
 
-    def _look_again(self) -> None:
+    def _read_again(self) -> None:
         if self._state != "woken":
             return
         # Only the partitions that woke the follower: it may follow thousands.
-        followed = self._followed
-        if followed is None:
+        session = self._replica_session
+        if session is None:
             found = self._read()
         else:
-            wanted = self._of_session(followed, self._grown)
+            wanted = self._of_session(session, self._changed_keys)
             found = self._handler.reader.read(
                 wanted, self._request, self._version, is_arrival=False, refusals=self._refusals
             )
-        self._grown.clear()
+        self._changed_keys.clear()
         if self._is_enough(found):
             self._respond(found)
         else:
@@ -368,12 +375,12 @@ class FetchWait:
         self._state = "done"
         for waiters in self._watched:
             waiters.discard(self)
-        for followers in self._watched_as_replica:
+        for followers in self._watched_by_replica:
             followers.discard(self)
         self._watched.clear()
-        self._watched_as_replica.clear()
-        if self._followed is not None:
-            self._followed.waiting.pop(self, None)
+        self._watched_by_replica.clear()
+        if self._replica_session is not None:
+            self._replica_session.waiting.pop(self, None)
         if self._timer is not None:
             self._count(-1)
             self._timer.cancel()

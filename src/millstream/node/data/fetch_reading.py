@@ -59,9 +59,9 @@ class ReadResult:
         self.rows: list[Row] = []
         self.size = 0
         self.must_respond = False
-        """Whether there is news other than records."""
+        """Whether there is something to send besides records."""
         self.has_errors = False
-        """Whether there are errors that may wait for the client's timeout."""
+        """Whether there are errors that are sent only when the fetch has waited its time."""
 
     def refused(self, key: Key, row: PartitionResult) -> None:
         self.rows.append((key, row))
@@ -69,6 +69,8 @@ class ReadResult:
 
 
 class FetchReader:
+    """Reads partitions for fetches."""
+
     def __init__(self, partitions: PartitionTable, cluster: Cluster, max_bytes: int, repeated: RepeatedReads) -> None:
         self.partitions = partitions
         self.cluster = cluster

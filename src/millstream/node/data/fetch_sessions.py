@@ -1,8 +1,7 @@
 """Fetch sessions (KIP-227): the broker stores the partitions of a client, and both sides send only changes.
 
-The partitions of a follower's session notify it of changes (`moved`), so that a fetch costs as much as has changed, not
-as much as is followed. A partition that is not in `moved` is *level*: at each fetch since then, the follower had all of
-it.
+The partitions of a follower's session notify it when they change, and it keeps them in `changed`. So a fetch of a
+follower reads only the partitions that have changed. Of the others, the follower had all records at each fetch since.
 """
 
 import random
@@ -18,7 +17,7 @@ NO_SESSION = 0
 NO_REPLICA = -1
 FIRST_EPOCH = 0
 FINAL_EPOCH = -1
-_LARGEST_EPOCH = (1 << 31) - 1
+_MAX_EPOCH = (1 << 31) - 1
 _EVICTABLE_AFTER_SECONDS = 120.0
 MAX_PARTITIONS_IN_SESSIONS = 250_000
 """Limit of the partitions in all sessions; above it, a client fetches without a session."""
@@ -27,10 +26,10 @@ Key = tuple[bytes, int]
 """Topic (name or id, as in the request) and partition."""
 
 
-class Waiting(Protocol):
+class SessionWaiter(Protocol):
     """A fetch that waits for changes of the session's partitions."""
 
-    def moved(self, key: Key) -> None: ...
+    def partition_changed(self, key: Key) -> None: ...
 
 
 class SessionPartition:
@@ -58,44 +57,46 @@ class SessionPartition:
         partition, self._watched = self._watched, None
         if partition is not None:
             partition.replica_waiters.discard(self)
-            if self.key not in self._session.moved:
+            if self.key not in self._session.changed:
                 partition.was_at_end(self._session.replica_id, self._session.last_used)
 
     # Called by the partition
 
-    def grown(self, partition: Partition) -> None:
+    def log_grew(self, partition: Partition) -> None:
         session = self._session
-        if self.key not in session.moved:
-            session.moved[self.key] = None
+        if self.key not in session.changed:
+            session.changed[self.key] = None
             partition.was_at_end(session.replica_id, session.last_used)
         session.wake(self.key)
 
-    def noted(self, partition: Partition) -> None:
+    def state_changed(self, partition: Partition) -> None:
         session = self._session
-        if self.key not in session.moved:
-            session.moved[self.key] = None
+        if self.key not in session.changed:
+            session.changed[self.key] = None
             partition.was_at_end(session.replica_id, session.last_used)
-        if session.wants_notes:
+        if session.wakes_on_state_changes:
             session.wake(self.key)
 
     def wake(self) -> None:
-        self._session.moved[self.key] = None
+        self._session.changed[self.key] = None
         self._session.wake(self.key)
 
 
 class FetchSession:
+    """The partitions of one client, a consumer or a follower, between its fetches."""
+
     __slots__ = (
         "by_id",
+        "changed",
         "epoch",
         "id",
+        "last_scan",
         "last_used",
-        "moved",
         "partitions",
         "replica_epoch",
         "replica_id",
-        "scanned",
         "waiting",
-        "wants_notes",
+        "wakes_on_state_changes",
     )
 
     def __init__(
@@ -108,13 +109,13 @@ class FetchSession:
         self.epoch = 1
         self.last_used = now
         self.partitions: OrderedDict[Key, SessionPartition] = OrderedDict()
-        self.moved: dict[Key, None] = {}
+        self.changed: dict[Key, None] = {}
         """For a follower: the partitions to read at its next fetch."""
-        self.scanned = now
-        """When all partitions were last read."""
-        self.waiting: dict[Waiting, None] = {}
-        self.wants_notes = False
-        """Whether waiting fetches are also woken by changes that are not urgent."""
+        self.last_scan = now
+        """The time when all partitions were last read."""
+        self.waiting: dict[SessionWaiter, None] = {}
+        self.wakes_on_state_changes = False
+        """Whether a change of the high watermark, log start offset or in-sync replicas wakes waiting fetches, too."""
 
     @property
     def is_replica(self) -> bool:
@@ -131,25 +132,25 @@ class FetchSession:
                 else:
                     known.fetch = fetch
                 if is_replica:
-                    self.moved[key] = None
+                    self.changed[key] = None
         for topic, indexes in request.forgotten:
             for index in indexes:
                 known = self.partitions.pop((topic, index), None)
                 if known is not None:
                     known.unwatch()
-                    self.moved.pop(known.key, None)
+                    self.changed.pop(known.key, None)
 
     def move_to_end(self, keys: Iterable[Key]) -> None:
-        """Moves partitions with data behind the others, so that no partition starves."""
+        """Moves partitions with data behind the others, so that each partition is read first at times."""
         for key in keys:
             if key in self.partitions:
                 self.partitions.move_to_end(key)
-                if self.moved.pop(key, key) is None:
-                    self.moved[key] = None
+                if self.changed.pop(key, key) is None:
+                    self.changed[key] = None
 
     def wake(self, key: Key) -> None:
         for waiting in self.waiting:
-            waiting.moved(key)
+            waiting.partition_changed(key)
 
     def close(self) -> None:
         """Ends the subscriptions to its partitions."""
@@ -195,7 +196,7 @@ class FetchSessions:
         if not session.partitions:
             self.drop(session.id)
             return session
-        session.epoch = 1 if session.epoch == _LARGEST_EPOCH else session.epoch + 1
+        session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         self._sessions.move_to_end(session.id)
         return session
 

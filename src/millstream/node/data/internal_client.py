@@ -41,7 +41,7 @@ class InternalProducer:
             await self._append_remotely(state.leader, topic, index, batch)
 
     async def _append_locally(self, partition: Partition, batch: bytes | bytearray) -> None:
-        partition.check_open(by_broker=True)
+        partition.check_may_write(by_broker=True)
         partition.check_enough_in_sync()
         partition.append(memoryview(batch), self._environment.clock.now_ms())
         end = partition.log.log_end_offset

@@ -143,7 +143,7 @@ class LogDirHandlers:
             # As in Kafka: a replica that this broker gets later goes there. `kafka-reassign-partitions` relies on it.
             self._logs.prefer(at, directory)
             return ErrorCode.REPLICA_NOT_AVAILABLE
-        if partition.is_lost:
+        if partition.is_log_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._moves.begin(partition, directory)
         return ErrorCode.NONE

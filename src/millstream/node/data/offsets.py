@@ -273,7 +273,7 @@ def _end_for(partition: Partition, request: ListOffsetsRequest) -> int:
 def _check_knows_end(partition: Partition) -> None:
     """A new leader may not know the high watermark yet: for consumers, the end must not go back."""
     if not partition.knows_what_is_committed:
-        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader is new, and does not know the high watermark yet")
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader is new, and has no high watermark yet: try again")
 
 
 def _code(error: KafkaError | OSError) -> int:

@@ -2,7 +2,7 @@
 
 `ProduceHandler.append` is the one entry. A request passes these stages:
 
-    append ──> [OpenedProduce.take: some topics need their batches opened] ──> [TransactionalProduce.verify: only with
+    append ──> [BatchOpening.take: some topics need their batches opened] ──> [TransactionalProduce.verify: only with
     a transactional id] ──> _append: the batches go to the logs ──> PendingAck: waits for replicas or the disk
 
 Most requests need neither of the stages in brackets. They are appended while the request is in the connection's buffer;
@@ -23,7 +23,7 @@ from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, Kafk
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.formats.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT, read_header
-from millstream.node.data.batch_opening import Opened, OpenedBatches, OpenedProduce
+from millstream.node.data.batch_opening import BatchOpening, Opened, OpenedBatches
 from millstream.node.data.conditions import UnexpectedEndError, check_condition
 from millstream.node.environment import Environment
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
@@ -35,16 +35,16 @@ from millstream.node.storage.log.batch_admission import MAX_NAMED_RECORDS, inval
 from millstream.node.transactions.produce import Deliver, ProduceCall, Produced, TransactionalProduce, refused
 
 Results = ProduceResults
-_FLAGS = ATTRIBUTES_START + 1
+_FLAGS_BYTE = ATTRIBUTES_START + 1
 """The byte of a batch with the transactional flag."""
-_LEAST_NAMED = 32
-"""A batch counts as so many records at least, where records with a wrong timestamp are named: to look into a batch
-costs something, too. So the records of a request are named up to `MAX_NAMED_RECORDS`, in few of its batches."""
-_CHECK_SECONDS = 0.5
-_CHECKS = 4
-"""A leader that has lost the controller gives a pending write up after this many checks. With followers that fetch, a
-write is committed before the first."""
-_REFUSED = "refused because of records that are not committed: the condition may still be met"
+_MIN_NAMED_RECORDS_PER_BATCH = 32
+"""A batch with wrong timestamps counts as at least this many of the `MAX_NAMED_RECORDS` of a request, because opening a
+batch has a cost too. So the records of few batches of a request are named."""
+_CHECK_INTERVAL_SECONDS = 0.5
+_MAX_CHECKS = 4
+"""A leader without contact to the controller gives a pending write up after this many checks. If followers fetch, a
+write is committed before the first check."""
+_CONDITION_REFUSED = "refused because of records that are not committed: the condition may still be met"
 _LOG_STATE_ERRORS = frozenset(
     (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -64,20 +64,22 @@ class Awaited(NamedTuple):
     partition: Partition
     rows: list[PartitionResult]
     at: int
-    """The place of the result in `rows`."""
+    """The index of the result in `rows`."""
     end_offset: int
     what: str = "appended"
-    """What happened to the batch, for the message if the result does not become final."""
+    """What happened to the batch. For the error message if the result does not become final."""
 
 
 class ProduceHandler:
+    """Handles Produce (0) for all connections."""
+
     def __init__(
         self,
         partitions: PartitionTable,
         environment: Environment,
         cluster: PartitionDirectory,
         transactional: TransactionalProduce,
-        opening: OpenedProduce,
+        opening: BatchOpening,
     ) -> None:
         self._opening = opening
         self._partitions = partitions
@@ -106,9 +108,9 @@ class ProduceHandler:
             )
             return refused(request, error), None
         call = ProduceCall(request, version, buffer, by_broker)
-        if request.transactional_id is None and self._opening.stays_closed(request, version):
+        if request.transactional_id is None and self._opening.needs_no_opening(request, version):
             return self._append(call)
-        return self._opening.take(call, self._verify, self._refuse)
+        return self._opening.append_when_opened(call, self._verify, self._refuse)
 
     def _verify(self, call: ProduceCall) -> Produced:
         """The stage after the batches were opened."""
@@ -152,8 +154,8 @@ class ProduceHandler:
                     topic_results.append(row)
                     continue
                 try:
-                    if partition.is_closed:
-                        partition.check_open(by_broker=by_broker)
+                    if partition.is_write_protected:
+                        partition.check_may_write(by_broker=by_broker)
                     if not partition.is_leader:
                         raise partition.not_leader()
                     log = partition.log
@@ -170,7 +172,7 @@ class ProduceHandler:
                         batch = self._as_opened(topic, partition, by_broker, batch, opened.get(number))
                     if verified is not None:
                         appended = verified.append(partition, batch, now_ms)
-                    elif end - start > _FLAGS and buffer[start + _FLAGS] & TRANSACTIONAL_BIT:
+                    elif end - start > _FLAGS_BYTE and buffer[start + _FLAGS_BYTE] & TRANSACTIONAL_BIT:
                         raise KafkaError(
                             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                             "a transactional batch needs a transactional id in its request",
@@ -183,7 +185,7 @@ class ProduceHandler:
                         error = partition.doubt_error(error)
                     elif error.code == ErrorCode.INVALID_TIMESTAMP and may_name > 0:
                         batch = whole[start:end]
-                        may_name -= max(_LEAST_NAMED, read_header(batch).record_count)
+                        may_name -= max(_MIN_NAMED_RECORDS_PER_BATCH, read_header(batch).record_count)
                         if may_name >= 0:
                             error = invalid_timestamps(batch, partition.log.config, now_ms) or error
                     retry_order.note(topic, index, whole[start:end], error.code)
@@ -193,7 +195,9 @@ class ProduceHandler:
                         row = row._replace(end_offset=error.end_offset)
                         if error.refused_until > partition.high_watermark:
                             at = len(topic_results)
-                            awaited.append(Awaited(partition, topic_results, at, error.refused_until, _REFUSED))
+                            awaited.append(
+                                Awaited(partition, topic_results, at, error.refused_until, _CONDITION_REFUSED)
+                            )
                     topic_results.append(row)
                     continue
                 end_offset = appended[1] + 1
@@ -215,7 +219,7 @@ class ProduceHandler:
         def wait(deliver: Deliver) -> None:
             PendingAck(results, awaited, wants_all, request.timeout_ms, deliver, loop, self.waiting)
             if self._check_timer is None:
-                self._check_timer = loop.call_later(_CHECK_SECONDS, self._check_waiting)
+                self._check_timer = loop.call_later(_CHECK_INTERVAL_SECONDS, self._check_waiting)
 
         return results, wait
 
@@ -225,14 +229,14 @@ class ProduceHandler:
         for pending in tuple(self.waiting):
             pending.check()
         if self.waiting:
-            self._check_timer = self._environment.loop.call_later(_CHECK_SECONDS, self._check_waiting)
+            self._check_timer = self._environment.loop.call_later(_CHECK_INTERVAL_SECONDS, self._check_waiting)
 
     def _as_opened(
         self, topic: bytes, partition: Partition, by_broker: bool, batch: memoryview, opened: Opened | None
     ) -> memoryview:
         """The batch in the form that the topic needs; raises the fault that was found in it."""
         if opened is None:
-            if self._opening.missing(topic, partition, by_broker):
+            if self._opening.is_needed(topic, partition, by_broker):
                 raise KafkaError(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
                     "settings or leaders changed while the batch waited: send it again",
@@ -313,7 +317,7 @@ class PendingAck:
         The write may still be committed, as with every leader that is replaced.
         """
         self._checks += 1
-        if self._checks < _CHECKS or not self._acks_all:
+        if self._checks < _MAX_CHECKS or not self._acks_all:
             return
         for number, awaited in tuple(self._open.items()):
             if awaited.partition.is_in_doubt:

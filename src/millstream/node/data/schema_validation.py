@@ -31,7 +31,7 @@ from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType
 
-MOST_RECORD_ERRORS = 1000
+MAX_RECORD_ERRORS = 1000
 """Limit of the record errors in a response; Kafka has none. Clients treat the other records as valid, and get their
 errors when they send them again. More errors would keep the event loop busy."""
 
@@ -121,7 +121,7 @@ def _is_set(overrides: Mapping[str, str], setting: Setting[bool]) -> bool:
 
 
 def schema_fault(
-    header: BatchHeader, records: memoryview, wanted: WantedSchemas, most: int = MOST_RECORD_ERRORS
+    header: BatchHeader, records: memoryview, wanted: WantedSchemas, most: int = MAX_RECORD_ERRORS
 ) -> InvalidRecordsError | None:
     """The fault in the records of an opened batch, whose lengths were checked. It names at most `most` records."""
     faults: list[tuple[int, str]] = []

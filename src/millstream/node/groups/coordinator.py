@@ -1,29 +1,19 @@
-"""The group coordinator: runs operations on a group's partition of `__consumer_offsets`; handlers of membership APIs.
+"""The group coordinator: runs operations on a group's partition of `__consumer_offsets`.
 
 The internal topic is created when it is first needed. The state machine is `core/shard.py`; its runtime is
-`coordination/runtime.py`. Here are the handlers of JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14),
-ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69); the other APIs of groups are in `handlers.py`.
+`coordination/runtime.py`. The APIs are in `handlers.py`, those of streams groups in `streams.py`.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from millstream.config.table import groups as settings
 from millstream.config.table import transactions
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, TopicName, VerificationGuard
-from millstream.formats.protocol.wire_types import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.state_machine import (
@@ -31,20 +21,17 @@ from millstream.node.coordination.core.state_machine import (
     DeferredResponse,
     ImageTopics,
 )
-from millstream.node.coordination.runtime import CoordinatorRuntime, CoordinatorShards
+from millstream.node.coordination.runtime import CoordinatorRuntime, CoordinatorShards, java_hash
 from millstream.node.environment import Environment
-from millstream.node.groups.core.classic.group import Client
-from millstream.node.groups.core.group import ALL_GROUP_OPERATIONS, MAX_TEXT_LENGTH
+from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.groups.core.shard import GroupShard
 from millstream.node.groups.core.share_groups import Partitions
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, ResourceType
+from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.server.request import Context, Response
-from millstream.node.server.service import Peer
 from millstream.node.storage.opening_limits import replay_limits
 
-GROUP_TOPIC = TopicName("__consumer_offsets")
 _MARKER_ERRORS = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -56,6 +43,8 @@ OnShareState = Callable[[GroupShard, str, Partitions, Partitions], None]
 
 
 class GroupCoordinator:
+    """Runs operations of the groups that this broker coordinates."""
+
     def __init__(
         self,
         view: ClusterView,
@@ -67,7 +56,7 @@ class GroupCoordinator:
         self._internal_topics = internal_topics
         self._environment = environment
         self.topics = ImageTopics(lambda: view.image)
-        self._shards = CoordinatorShards(GROUP_TOPIC, partitions, environment, self._new_runtime, _log)
+        self._shards = CoordinatorShards(CONSUMER_OFFSETS_TOPIC, partitions, environment, self._new_runtime, _log)
         self._shards.on_closed = lambda runtime: self.on_shard_closed(_shard(runtime))
         self.on_share_state: OnShareState = lambda shard, group_id, begun, gone: None
         """Called with partitions whose share state a group needs, and does not need any more, once that is committed.
@@ -78,11 +67,11 @@ class GroupCoordinator:
 
     async def ensure_topic(self) -> None:
         """Creates `__consumer_offsets` unless it exists; COORDINATOR_NOT_AVAILABLE if that fails."""
-        if GROUP_TOPIC in self._view.image.topics:
+        if CONSUMER_OFFSETS_TOPIC in self._view.image.topics:
             return
         config = self._view.config
         await self._internal_topics.ensure(
-            GROUP_TOPIC,
+            CONSUMER_OFFSETS_TOPIC,
             config[settings.OFFSETS_TOPIC_NUM_PARTITIONS],
             config[settings.OFFSETS_TOPIC_REPLICATION_FACTOR],
             {
@@ -93,10 +82,10 @@ class GroupCoordinator:
         )
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of GROUP_TOPIC whose leader coordinates the group."""
-        topic = self._view.image.topics.get(GROUP_TOPIC)
+        """The partition of CONSUMER_OFFSETS_TOPIC whose leader coordinates the group."""
+        topic = self._view.image.topics.get(CONSUMER_OFFSETS_TOPIC)
         if topic is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC} does not exist yet")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{CONSUMER_OFFSETS_TOPIC} does not exist yet")
         if len(group_id) > MAX_TEXT_LENGTH:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {MAX_TEXT_LENGTH} characters")
         return java_hash(group_id) % len(topic.partitions)
@@ -147,7 +136,7 @@ class GroupCoordinator:
         return response
 
     def _loaded_runtime(self, group_id: str) -> CoordinatorRuntime | None:
-        topic = self._view.image.topics.get(GROUP_TOPIC)
+        topic = self._view.image.topics.get(CONSUMER_OFFSETS_TOPIC)
         if topic is None or len(group_id) > MAX_TEXT_LENGTH:
             return None
         runtime = self._shards.runtimes.get(java_hash(group_id) % len(topic.partitions))
@@ -187,7 +176,7 @@ class GroupCoordinator:
         return await self._shards.loaded(self.partition_of(group_id))
 
     async def end_transaction(self, index: int, marker: Marker) -> None:
-        """Writes a marker to a partition of GROUP_TOPIC in which offsets were committed in a transaction.
+        """Writes a marker to a partition of CONSUMER_OFFSETS_TOPIC in which offsets were committed in a transaction.
 
         Returns when the marker is committed. Errors are those of a partition leader, which the transaction coordinator
         expects.
@@ -209,7 +198,7 @@ class GroupCoordinator:
             await self._environment.offload(partial(pattern.learn, names))
 
     async def read_all(self, read_state: "Callable[[GroupShard], R]") -> list[R]:
-        """Reads from all shards of this broker; empty if GROUP_TOPIC does not exist."""
+        """Reads from all shards of this broker; empty if CONSUMER_OFFSETS_TOPIC does not exist."""
         responses = []
         for index in self._shards.led_partitions():
             try:
@@ -273,136 +262,3 @@ async def _resolved_or_refused(
 def _shard(runtime: CoordinatorRuntime) -> GroupShard:
     assert isinstance(runtime.state, GroupShard)
     return runtime.state
-
-
-@lru_cache(maxsize=10_000)
-def java_hash(text: str) -> int:
-    """Java's String.hashCode, made positive as Kafka does. It selects the partition of a group."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    if value >= 1 << 31:
-        value = (1 << 32) - value
-    return 0 if value == 1 << 31 else value
-
-
-_FIRST_LEAVE_WITH_MEMBERS = 3
-_FIRST_SYNC_WITH_PROTOCOL = 5
-
-Operation = Callable[[GroupShard, int], CoordinatorResult[dict[str, Any]]]
-
-
-class ClassicGroupHandlers:
-    def __init__(self, groups: GroupCoordinator) -> None:
-        self._groups = groups
-
-    async def join_group(self, request: JoinGroupRequest, context: Context) -> Response:
-        client = Client(context.client_id, f"/{context.peer.host}")
-        response = await self._respond(
-            request, lambda shard, now_ms: shard.classic.join(request, client, context.version, now_ms)
-        )
-        if response["error_code"] == ErrorCode.GROUP_MAX_SIZE_REACHED:
-            return {**response, "member_id": ""}
-        return {"member_id": request.member_id, **response}
-
-    async def sync_group(self, request: SyncGroupRequest, context: Context) -> Response:
-        if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
-            return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
-        return await self._respond(request, lambda shard, now_ms: shard.classic.sync(request, now_ms))
-
-    def heartbeat(self, request: HeartbeatRequest, context: Context) -> Response | Awaitable[Response]:
-        if not request.group_id:
-            return {"error_code": ErrorCode.INVALID_GROUP_ID}
-        return self._groups.respond(
-            request.group_id,
-            lambda shard, now_ms: shard.classic.heartbeat(request, now_ms),
-            lambda error: {"error_code": error.code},
-        )
-
-    async def leave_group(self, request: LeaveGroupRequest, context: Context) -> Response:
-        if context.version >= _FIRST_LEAVE_WITH_MEMBERS:
-            leaving = [(member.member_id, member.group_instance_id) for member in request.members]
-        else:
-            leaving = [(request.member_id, None)]
-        try:
-            check_group_id(request.group_id)
-            rows = await self._groups.run(
-                request.group_id, lambda shard, now_ms: shard.classic.leave(request.group_id, leaving, now_ms)
-            )
-        except KafkaError as error:
-            return {"error_code": error.code, "members": []}
-        if context.version >= _FIRST_LEAVE_WITH_MEMBERS:
-            return {"members": rows}
-        return {"error_code": rows[0]["error_code"]}
-
-    async def _respond(self, request: JoinGroupRequest | SyncGroupRequest, operation: Operation) -> dict[str, Any]:
-        try:
-            check_group_id(request.group_id)
-            return await self._groups.run(request.group_id, operation)
-        except KafkaError as error:
-            return {"error_code": error.code}
-
-
-def check_group_id(group_id: str) -> None:
-    if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-
-
-class ConsumerGroupHandlers:
-    def __init__(self, groups: GroupCoordinator, may_describe: Callable[[Peer, str], bool] | None = None) -> None:
-        """`may_describe` returns whether a client may describe a topic; None if there is no authorizer."""
-        self._groups = groups
-        self._may_describe = may_describe
-
-    def consumer_group_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, context: Context
-    ) -> Response | Awaitable[Response]:
-        client = Client(context.client_id, f"/{context.peer.host}")
-
-        def heartbeat(shard: GroupShard, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
-            if self._may_describe is None:
-                return shard.consumer.heartbeat(request, client, context.version, now_ms)
-            shard.consumer.checks_rights = True
-            shard.consumer.may_describe = partial(self._may_describe, context.peer)
-            try:
-                return shard.consumer.heartbeat(request, client, context.version, now_ms)
-            finally:
-                shard.consumer.may_describe = None
-
-        def refuse(error: KafkaError) -> dict[str, Any]:
-            return {"error_code": error.code, "error_message": error.message}
-
-        if request.subscribed_topic_regex:
-            return self._learn_and_respond(request, heartbeat, refuse)
-        return self._groups.respond(request.group_id, heartbeat, refuse)
-
-    async def _learn_and_respond(
-        self,
-        request: ConsumerGroupHeartbeatRequest,
-        heartbeat: Callable[[GroupShard, int], CoordinatorResult[dict[str, Any]]],
-        refuse: Callable[[KafkaError], dict[str, Any]],
-    ) -> Response:
-        with suppress(KafkaError):  # an invalid expression is refused by the heartbeat itself
-            await self._groups.learn_pattern(request.group_id, request.subscribed_topic_regex or "")
-        response = self._groups.respond(request.group_id, heartbeat, refuse)
-        return response if isinstance(response, dict) else await response
-
-    async def consumer_group_describe(self, request: ConsumerGroupDescribeRequest, context: Context) -> Response:
-        # Each group once: the response is much longer than the request.
-        rows = []
-        for group_id in dict.fromkeys(request.group_ids):
-            row = await self._described(group_id)
-            if request.include_authorized_operations and not row.get("error_code"):
-                row["authorized_operations"] = ALL_GROUP_OPERATIONS
-            rows.append(row)
-            await asyncio.sleep(0)  # let other tasks run
-        return {"groups": rows}
-
-    async def _described(self, group_id: str) -> dict[str, Any]:
-        try:
-            if not group_id:
-                raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
-            return await self._groups.read(group_id, lambda shard: shard.consumer.describe(group_id))
-        except KafkaError as error:
-            return {"group_id": group_id, "error_code": error.code, "error_message": error.message}

@@ -1,7 +1,8 @@
-"""Handlers of group administration and of offsets; the membership APIs are in `coordinator.py`.
+"""Handlers of the APIs of groups, except those of streams groups (`streams.py`).
 
-DescribeGroups (15), ListGroups (16), DeleteGroups (42); OffsetCommit (8), OffsetFetch (9), TxnOffsetCommit (28),
-OffsetDelete (47).
+Membership: JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), ConsumerGroupHeartbeat (68) and
+ConsumerGroupDescribe (69). Administration: DescribeGroups (15), ListGroups (16), DeleteGroups (42). Offsets:
+OffsetCommit (8), OffsetFetch (9), TxnOffsetCommit (28), OffsetDelete (47).
 
 With TxnOffsetCommit a producer writes to a partition of `__consumer_offsets`, so that partition is part of its
 transaction. The first commit there is verified with the transaction coordinator (KIP-890), and the marker ends it.
@@ -9,32 +10,170 @@ transaction. The first commit there is verified with the transaction coordinator
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition, VerificationGuard
 from millstream.formats.protocol.schema import Message
 from millstream.formats.protocol.wire_types import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetCommitRequestTopics,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchRequestGroups,
+    SyncGroupRequest,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopics,
 )
 from millstream.formats.records.batch import NO_SEQUENCE
+from millstream.node.coordination.core.state_machine import CoordinatorResult
 from millstream.node.coordination.runtime import CoordinatorRuntime
-from millstream.node.groups.coordinator import GroupCoordinator, check_group_id
+from millstream.node.groups.coordinator import GroupCoordinator
+from millstream.node.groups.core.classic.group import Client
 from millstream.node.groups.core.group import ALL_GROUP_OPERATIONS
+from millstream.node.groups.core.shard import GroupShard
 from millstream.node.server.long_requests import Level, Split, Turnstile, in_parts
 from millstream.node.server.request import Context, Response
+from millstream.node.server.service import Peer
+
+_FIRST_LEAVE_WITH_MEMBERS = 3
+_FIRST_SYNC_WITH_PROTOCOL = 5
+
+Operation = Callable[[GroupShard, int], CoordinatorResult[dict[str, Any]]]
+
+
+class ClassicGroupHandlers:
+    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup: members of classic groups."""
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    async def join_group(self, request: JoinGroupRequest, context: Context) -> Response:
+        client = Client(context.client_id, f"/{context.peer.host}")
+        response = await self._respond(
+            request, lambda shard, now_ms: shard.classic.join(request, client, context.version, now_ms)
+        )
+        if response["error_code"] == ErrorCode.GROUP_MAX_SIZE_REACHED:
+            return {**response, "member_id": ""}
+        return {"member_id": request.member_id, **response}
+
+    async def sync_group(self, request: SyncGroupRequest, context: Context) -> Response:
+        if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
+            return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
+        return await self._respond(request, lambda shard, now_ms: shard.classic.sync(request, now_ms))
+
+    def heartbeat(self, request: HeartbeatRequest, context: Context) -> Response | Awaitable[Response]:
+        if not request.group_id:
+            return {"error_code": ErrorCode.INVALID_GROUP_ID}
+        return self._groups.respond(
+            request.group_id,
+            lambda shard, now_ms: shard.classic.heartbeat(request, now_ms),
+            lambda error: {"error_code": error.code},
+        )
+
+    async def leave_group(self, request: LeaveGroupRequest, context: Context) -> Response:
+        if context.version >= _FIRST_LEAVE_WITH_MEMBERS:
+            leaving = [(member.member_id, member.group_instance_id) for member in request.members]
+        else:
+            leaving = [(request.member_id, None)]
+        try:
+            check_group_id(request.group_id)
+            rows = await self._groups.run(
+                request.group_id, lambda shard, now_ms: shard.classic.leave(request.group_id, leaving, now_ms)
+            )
+        except KafkaError as error:
+            return {"error_code": error.code, "members": []}
+        if context.version >= _FIRST_LEAVE_WITH_MEMBERS:
+            return {"members": rows}
+        return {"error_code": rows[0]["error_code"]}
+
+    async def _respond(self, request: JoinGroupRequest | SyncGroupRequest, operation: Operation) -> dict[str, Any]:
+        try:
+            check_group_id(request.group_id)
+            return await self._groups.run(request.group_id, operation)
+        except KafkaError as error:
+            return {"error_code": error.code}
+
+
+def check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+
+
+class ConsumerGroupHandlers:
+    """ConsumerGroupHeartbeat and ConsumerGroupDescribe: members of consumer groups."""
+
+    def __init__(self, groups: GroupCoordinator, may_describe: Callable[[Peer, str], bool] | None = None) -> None:
+        """`may_describe` returns whether a client may describe a topic; None if there is no authorizer."""
+        self._groups = groups
+        self._may_describe = may_describe
+
+    def consumer_group_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: Context
+    ) -> Response | Awaitable[Response]:
+        client = Client(context.client_id, f"/{context.peer.host}")
+
+        def heartbeat(shard: GroupShard, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
+            if self._may_describe is None:
+                return shard.consumer.heartbeat(request, client, context.version, now_ms)
+            shard.consumer.checks_rights = True
+            shard.consumer.may_describe = partial(self._may_describe, context.peer)
+            try:
+                return shard.consumer.heartbeat(request, client, context.version, now_ms)
+            finally:
+                shard.consumer.may_describe = None
+
+        def refuse(error: KafkaError) -> dict[str, Any]:
+            return {"error_code": error.code, "error_message": error.message}
+
+        if request.subscribed_topic_regex:
+            return self._learn_and_respond(request, heartbeat, refuse)
+        return self._groups.respond(request.group_id, heartbeat, refuse)
+
+    async def _learn_and_respond(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        heartbeat: Callable[[GroupShard, int], CoordinatorResult[dict[str, Any]]],
+        refuse: Callable[[KafkaError], dict[str, Any]],
+    ) -> Response:
+        with suppress(KafkaError):  # an invalid expression is refused by the heartbeat itself
+            await self._groups.learn_pattern(request.group_id, request.subscribed_topic_regex or "")
+        response = self._groups.respond(request.group_id, heartbeat, refuse)
+        return response if isinstance(response, dict) else await response
+
+    async def consumer_group_describe(self, request: ConsumerGroupDescribeRequest, context: Context) -> Response:
+        # Each group once: the response is much longer than the request.
+        rows = []
+        for group_id in dict.fromkeys(request.group_ids):
+            row = await self._described(group_id)
+            if request.include_authorized_operations and not row.get("error_code"):
+                row["authorized_operations"] = ALL_GROUP_OPERATIONS
+            rows.append(row)
+            await asyncio.sleep(0)  # let other tasks run
+        return {"groups": rows}
+
+    async def _described(self, group_id: str) -> dict[str, Any]:
+        try:
+            if not group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
+            return await self._groups.read(group_id, lambda shard: shard.consumer.describe(group_id))
+        except KafkaError as error:
+            return {"group_id": group_id, "error_code": error.code, "error_message": error.message}
 
 
 class GroupAdminHandlers:
+    """DescribeGroups, ListGroups, DeleteGroups."""
+
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
@@ -83,7 +222,7 @@ class GroupAdminHandlers:
             await asyncio.sleep(0)
 
 
-FIRST_THAT_ADDS = 5
+FIRST_COMMIT_THAT_ADDS = 5
 """The first version of TxnOffsetCommit that adds the partition to the transaction (transaction version 2)."""
 _FIRST_WITH_ABORTABLE = 4
 
@@ -103,6 +242,8 @@ class Verification(Protocol):
 
 
 class TransactionalOffsets:
+    """Offsets that a producer commits in its transaction."""
+
     def __init__(
         self, groups: GroupCoordinator, verification: Verification, is_verification_enabled: Callable[[], bool]
     ) -> None:
@@ -126,7 +267,7 @@ class TransactionalOffsets:
     async def _verified(
         self, runtime: CoordinatorRuntime, request: TxnOffsetCommitRequest, version: int
     ) -> VerificationGuard | None:
-        adds = version >= FIRST_THAT_ADDS
+        adds = version >= FIRST_COMMIT_THAT_ADDS
         if not adds and not self._is_verification_enabled():
             return None
         partition = runtime.partition
@@ -167,7 +308,9 @@ _FIRST_TRANSACTIONAL_THAT_KNOWS_LOADING = 2
 """Older producers do not retry COORDINATOR_LOAD_IN_PROGRESS, but do retry COORDINATOR_NOT_AVAILABLE (KAFKA-7296)."""
 
 
-class OffsetCommitHandlers:
+class CommittedOffsetHandlers:
+    """OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete."""
+
     def __init__(self, groups: GroupCoordinator, transactional: TransactionalOffsets) -> None:
         self._groups = groups
         self._transactional = transactional

@@ -44,9 +44,9 @@ from millstream.node.metadata.records import (
 )
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 
-MOST_SETTINGS = 1_000
+MAX_SETTINGS = 1_000
 """The maximum number of settings of one resource, with those of unknown names. There are fewer known settings."""
-MOST_SUBSCRIPTIONS = 1_000
+MAX_SUBSCRIPTIONS = 1_000
 """The maximum number of subscriptions to client metrics. Each is matched with every client that pushes."""
 
 
@@ -121,17 +121,17 @@ def _decide(
         try:
             if requested[resource] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            if len(request) > MOST_SETTINGS:
+            if len(request) > MAX_SETTINGS:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    f"{len(request)} settings for one resource; the limit is {MOST_SETTINGS}.",
+                    f"{len(request)} settings for one resource; the limit is {MAX_SETTINGS}.",
                 )
             _check_resource(image, resource, config)
             values = next_values(resource, request)
-            if len(values) > MOST_SETTINGS:
+            if len(values) > MAX_SETTINGS:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    f"The resource would have {len(values)} settings; the limit is {MOST_SETTINGS}.",
+                    f"The resource would have {len(values)} settings; the limit is {MAX_SETTINGS}.",
                 )
             _check_values(resource, values, image.configs.get(resource, {}), config)
             _check_min_insync_replicas(image, resource, values)
@@ -165,8 +165,8 @@ def _check_resource(image: MetadataImage, resource: ConfigResource, config: Brok
         if not resource.name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
         others = sum(each.type == ResourceType.CLIENT_METRICS and each != resource for each in image.configs)
-        if others >= MOST_SUBSCRIPTIONS:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"The limit of {MOST_SUBSCRIPTIONS} subscriptions is reached.")
+        if others >= MAX_SUBSCRIPTIONS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"The limit of {MAX_SUBSCRIPTIONS} subscriptions is reached.")
     elif resource.type == ResourceType.BROKER_LOGGER:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -15,8 +15,8 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.metadata.records import Decision, DelegationTokenRecord, RemoveDelegationTokenRecord
 
-MOST_RENEWERS = 256
-MOST_REMOVED_AT_ONCE = 1000
+MAX_RENEWERS = 256
+MAX_REMOVED_AT_ONCE = 1000
 
 
 def token_hmac(token_id: str, secret: str) -> bytes:
@@ -54,8 +54,8 @@ def create_token(
 ) -> Decision[DelegationTokenRecord]:
     if any(each.kind != USER for each in (*renewers, owner)):
         raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE, "Owners and renewers of tokens must be of type User.")
-    if len(renewers) > MOST_RENEWERS:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A token can have at most {MOST_RENEWERS} renewers.")
+    if len(renewers) > MAX_RENEWERS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A token can have at most {MAX_RENEWERS} renewers.")
     lifetime_ms = limits.max_lifetime_ms if max_lifetime_ms <= 0 else min(max_lifetime_ms, limits.max_lifetime_ms)
     record = DelegationTokenRecord(
         owner=str(owner),
@@ -97,7 +97,7 @@ def remove_expired_tokens(image: MetadataImage, now_ms: int) -> Decision[str]:
         token.token_id
         for token in image.delegation_tokens.values()
         if token.expiration_timestamp < now_ms or token.max_timestamp < now_ms
-    ][:MOST_REMOVED_AT_ONCE]
+    ][:MAX_REMOVED_AT_ONCE]
     return Decision(tuple(RemoveDelegationTokenRecord(token_id=each) for each in expired), tuple(expired))
 
 

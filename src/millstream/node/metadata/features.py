@@ -224,14 +224,14 @@ def _check(image: MetadataImage, update: FeatureUpdate, supported: Sequence[Supp
         raise _refused(name, "a level cannot be less than 0")
     ours = next((feature for feature in supported if feature.name == name), None)
     if ours is None:
-        raise _refused(name, "the controller does not know this feature")
+        raise _refused(name, "the controller does not support this feature")
     ranges = [("the controller supports", ours)]
     for broker in image.brokers.values():
         theirs = next((feature for feature in broker.features if feature.name == name), None)
         if theirs is not None:
             ranges.append((f"broker {broker.id} supports", theirs))
         elif level > 0:
-            raise _refused(name, f"broker {broker.id} does not know this feature; upgrade or unregister it first")
+            raise _refused(name, f"broker {broker.id} does not support this feature; upgrade or unregister it first")
     for controller in image.controllers.values():
         theirs = next((feature for feature in controller.features if feature.name == name), None)
         if theirs is not None:

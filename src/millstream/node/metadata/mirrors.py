@@ -20,7 +20,7 @@ from millstream.node.metadata.records import ConfigRecord, MetadataRecord, Parti
 EPOCHS_OF_A_CLUSTER = 1 << 20
 PRODUCER_IDS_OF_A_CLUSTER = 1 << 40
 _MOST_EPOCHS = (1 << 31) - 1
-MOST_PRODUCER_IDS = (1 << 63) - 1 - PRODUCER_IDS_OF_A_CLUSTER
+MAX_PRODUCER_IDS = (1 << 63) - 1 - PRODUCER_IDS_OF_A_CLUSTER
 _NO_BROKER = BrokerId(-1)
 
 
@@ -47,7 +47,7 @@ def mirror_changes(image: MetadataImage, records: Iterable[MetadataRecord]) -> l
         if name in image.topics
         for change in _raised(image.topics[name], epoch)
     ]
-    if image.next_producer_id <= producer_id <= MOST_PRODUCER_IDS:
+    if image.next_producer_id <= producer_id <= MAX_PRODUCER_IDS:
         changes.append(
             ProducerIdsRecord(
                 broker_id=_NO_BROKER,

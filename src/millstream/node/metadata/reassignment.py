@@ -195,7 +195,7 @@ INTERNAL_REPLICATION_FACTOR = 3
 
 def wanted_replication_factors(config: BrokerConfig) -> dict[str, int]:
     """The replication factor of each internal topic, if there are enough brokers."""
-    wanted = dict.fromkeys(sorted(INTERNAL_TOPICS), INTERNAL_REPLICATION_FACTOR)
+    wanted: dict[str, int] = dict.fromkeys(sorted(INTERNAL_TOPICS), INTERNAL_REPLICATION_FACTOR)
     wanted[CONSUMER_OFFSETS_TOPIC] = config[groups.OFFSETS_TOPIC_REPLICATION_FACTOR]
     wanted[SHARE_GROUP_STATE_TOPIC] = config[share.SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR]
     wanted[TRANSACTION_STATE_TOPIC] = config[transactions.TRANSACTION_STATE_LOG_REPLICATION_FACTOR]

@@ -1,4 +1,4 @@
-"""What in the metadata of a data directory is in the way when Apache Kafka starts on it (ADR 47).
+"""Finds what Apache Kafka would refuse in the metadata of a data directory (ADR 47).
 
 Kafka reads every record that Millstream writes. What it cannot do is use features that only Millstream has: those are
 found here, by the settings that turn them on. Pure; `millstream migrate check --data-dir` prints the result.

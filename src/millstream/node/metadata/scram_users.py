@@ -21,9 +21,9 @@ from millstream.node.metadata.records import (
 
 ALGORITHMS = {1: ("sha256", 32), 2: ("sha512", 64)}
 """Hash and its size, by the number of the mechanism (1: SCRAM-SHA-256, 2: SCRAM-SHA-512)."""
-FEWEST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
-_LONGEST_NAME_BYTES = 1024
-_LONGEST_SALT_BYTES = 1024
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
+_MAX_NAME_BYTES = 1024
+_MAX_SALT_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +76,20 @@ def alter_scram_credentials(
 def _problem(image: MetadataImage, change: Deletion | Upsertion) -> tuple[ErrorCode, str] | None:
     if not change.name:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"
-    if len(change.name.encode()) > _LONGEST_NAME_BYTES:
-        return ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must not be longer than {_LONGEST_NAME_BYTES} bytes"
+    if len(change.name.encode()) > _MAX_NAME_BYTES:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must not be longer than {_MAX_NAME_BYTES} bytes"
     if change.mechanism not in ALGORITHMS:
         return ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"
     if isinstance(change, Deletion):
         if (change.name, change.mechanism) not in image.scram_credentials:
             return ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
         return None
-    if change.iterations < FEWEST_ITERATIONS:
+    if change.iterations < MIN_ITERATIONS:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations"
-    if change.iterations > MOST_ITERATIONS:
+    if change.iterations > MAX_ITERATIONS:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations"
-    if not 0 < len(change.salt) <= _LONGEST_SALT_BYTES:
-        return ErrorCode.UNACCEPTABLE_CREDENTIAL, f"The salt must have 1 to {_LONGEST_SALT_BYTES} bytes"
+    if not 0 < len(change.salt) <= _MAX_SALT_BYTES:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, f"The salt must have 1 to {_MAX_SALT_BYTES} bytes"
     size = ALGORITHMS[change.mechanism][1]
     if len(change.salted_password) != size:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, f"The salted password must have {size} bytes"

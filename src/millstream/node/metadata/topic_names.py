@@ -3,16 +3,17 @@
 import re
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName
 
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTION_STATE_TOPIC = "__transaction_state"
-SHARE_GROUP_STATE_TOPIC = "__share_group_state"
-HOT_KEYS_TOPIC = "__millstream_hot_keys"
-AUDIT_TOPIC = "__millstream_audit"
-CLIENT_METRICS_TOPIC = "__millstream_client_metrics"
-MIRRORS_TOPIC = "__millstream_mirrors"
-REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
+CLUSTER_METADATA_TOPIC = TopicName("__cluster_metadata")
+CONSUMER_OFFSETS_TOPIC = TopicName("__consumer_offsets")
+TRANSACTION_STATE_TOPIC = TopicName("__transaction_state")
+SHARE_GROUP_STATE_TOPIC = TopicName("__share_group_state")
+HOT_KEYS_TOPIC = TopicName("__millstream_hot_keys")
+AUDIT_TOPIC = TopicName("__millstream_audit")
+CLIENT_METRICS_TOPIC = TopicName("__millstream_client_metrics")
+MIRRORS_TOPIC = TopicName("__millstream_mirrors")
+REMOTE_LOG_METADATA_TOPIC = TopicName("__remote_log_metadata")
 INTERNAL_TOPICS = frozenset(
     {
         CONSUMER_OFFSETS_TOPIC,

@@ -37,6 +37,8 @@ FROM_SETTINGS = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
+    """A topic to create."""
+
     name: str
     partition_count: int = FROM_SETTINGS
     replication_factor: int = FROM_SETTINGS
@@ -44,22 +46,24 @@ class NewTopic:
     """Manual assignment: each partition and its replicas."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
     branch_of: str | None = None
-    """The topic of which this is a branch; the fields after it are of a branch too."""
+    """The topic of which this is a branch. The fields after it are for branches too."""
     branch_of_id: UUID = NO_TOPIC_ID
     """If given, the parent must have this id."""
     branch_offsets: Sequence[int] = ()
-    """By partition: up to where the branch has the records of the parent."""
+    """By partition: the offset where the records of the parent end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreation(DecisionResult):
+    """The result of one created topic."""
+
     name: str
     topic_id: TopicId = NO_TOPIC_ID
     partition_count: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
     machines: int = -1
-    """The machines of the partition whose replicas are on the fewest."""
+    """The smallest number of machines that the replicas of a partition are on."""
     branch_of: str | None = None
 
 
@@ -95,8 +99,8 @@ Charge = Callable[[int], None]
 """Counts partitions that are created or deleted; raises KafkaError if the client's quota is exceeded."""
 
 
-def _free(partitions: int) -> None:
-    """No quota."""
+def _no_quota(partitions: int) -> None:
+    """The `charge` of callers without a quota."""
 
 
 def create_topics(
@@ -106,9 +110,9 @@ def create_topics(
     random: Random,
     *,
     validate_only: bool = False,
-    charge: Charge = _free,
+    charge: Charge = _no_quota,
 ) -> Decision[TopicCreation]:
-    """Creates topics. Each topic succeeds or fails on its own."""
+    """Decides on new topics. Each topic succeeds or fails on its own."""
     records: list[MetadataRecord] = []
     results: list[TopicCreation] = []
     counts = Counter(topic.name for topic in topics)
@@ -132,7 +136,7 @@ def create_topics(
 
 
 def delete_topics(
-    image: MetadataImage, topics: Sequence[TopicReference], config: BrokerConfig, *, charge: Charge = _free
+    image: MetadataImage, topics: Sequence[TopicReference], config: BrokerConfig, *, charge: Charge = _no_quota
 ) -> Decision[TopicDeletion]:
     records: list[MetadataRecord] = []
     results: list[TopicDeletion] = []
@@ -168,7 +172,7 @@ def create_partitions(
     random: Random,
     *,
     validate_only: bool = False,
-    charge: Charge = _free,
+    charge: Charge = _no_quota,
 ) -> Decision[PartitionsCreation]:
     records: list[MetadataRecord] = []
     results: list[PartitionsCreation] = []

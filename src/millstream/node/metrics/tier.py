@@ -1,4 +1,4 @@
-"""Metrics of tiered storage: what waits for the tier, what went there and came back, and what failed."""
+"""Metrics of tiered storage: bytes that wait, that were copied and read, and failures."""
 
 from millstream.common.prometheus import Page, counter, gauge
 from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices

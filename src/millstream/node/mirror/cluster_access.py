@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.cluster.controller_link import ControllerLink
@@ -92,7 +91,7 @@ class ClusterAccess:
 
     async def _coordinator(self, group: str) -> int:
         await self._groups.ensure_topic()
-        topic = self.image.topics.get(TopicName(CONSUMER_OFFSETS_TOPIC))
+        topic = self.image.topics.get(CONSUMER_OFFSETS_TOPIC)
         state = topic.partitions[self._groups.partition_of(group)] if topic is not None else None
         if state is None or not state.has_leader:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group} has no coordinator now")

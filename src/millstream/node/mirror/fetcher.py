@@ -106,7 +106,7 @@ _PARTITION_BYTES = 1 << 20
 _LEAST_BYTES = 64 << 10
 _FETCH_TIMEOUT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
-_LONGEST_PAUSE_SECONDS = 5.0
+_MAX_PAUSE_SECONDS = 5.0
 
 
 class FetcherContext(Protocol):
@@ -179,10 +179,10 @@ class SourceFetcher:
                 self.problem = str(error) or type(error).__name__
                 self._context.metadata_is_stale()
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_SECONDS)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_SECONDS)
             except Exception:
                 _log.exception("mirror_fetcher_failed link=%s broker=%d", self._link, self.broker_id)
-                await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(_MAX_PAUSE_SECONDS)
 
     async def _fetch(self) -> None:
         now = self._environment.loop.time()

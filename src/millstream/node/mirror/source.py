@@ -1,4 +1,4 @@
-"""The source of a link: connections to its brokers, its metadata, and what is read from it beside records.
+"""The source of a link: connections to its brokers, its metadata, and everything that is read from it except records.
 
 The connection is described by settings of the link, as Kafka's clients name them. References to secrets are resolved
 and certificates are read in a thread, when the first connection is made. A failure is an OSError.
@@ -211,7 +211,7 @@ class SourceCluster:
         for timestamp in (_EARLIEST, _LATEST):
             found = await self.list_offsets(leader, {topic: [index]}, timestamp)
             if (topic, index) not in found:
-                raise SourceError(f"the source does not tell the offsets of {topic}-{index}")
+                raise SourceError(f"the source returned no offsets of {topic}-{index}")
             ends.append(found[topic, index])
         return ends[0], ends[1]
 

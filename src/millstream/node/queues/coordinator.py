@@ -13,13 +13,11 @@ from typing import NamedTuple, TypeVar
 
 from millstream.config.table import share
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult
-from millstream.node.coordination.runtime import CoordinatorRuntime
+from millstream.node.coordination.runtime import CoordinatorRuntime, java_hash
 from millstream.node.environment import Environment
-from millstream.node.groups.coordinator import java_hash
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
 from millstream.node.queues.core.runs import StateBatch
@@ -27,7 +25,6 @@ from millstream.node.queues.core.state import ShareKey, ShareState, ShareStateSh
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.opening_limits import replay_limits
 
-STATE_TOPIC = TopicName(SHARE_GROUP_STATE_TOPIC)
 _LOAD_TIMEOUT_SECONDS = 5.0
 _CHECKPOINT_RECORDS = 20_000
 _CHECKPOINT_BATCH_BYTES = 256 << 10
@@ -65,11 +62,11 @@ class ShareCoordinator:
 
     async def ensure_topic(self) -> None:
         """Creates `__share_group_state` unless it exists; COORDINATOR_NOT_AVAILABLE if that fails."""
-        if STATE_TOPIC in self._view.image.topics:
+        if SHARE_GROUP_STATE_TOPIC in self._view.image.topics:
             return
         config = self._view.config
         await self._internal_topics.ensure(
-            STATE_TOPIC,
+            SHARE_GROUP_STATE_TOPIC,
             config[share.SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS],
             config[share.SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR],
             {
@@ -83,20 +80,20 @@ class ShareCoordinator:
         )
 
     def partition_of(self, key: ShareKey) -> int:
-        """The partition of STATE_TOPIC whose leader keeps the state."""
+        """The partition of SHARE_GROUP_STATE_TOPIC whose leader keeps the state."""
         return self.partition_of_text(coordinator_key(key))
 
     def partition_of_text(self, key: str) -> int:
         """The same for a key in the format of FindCoordinator."""
-        topic = self._view.image.topics.get(STATE_TOPIC)
+        topic = self._view.image.topics.get(SHARE_GROUP_STATE_TOPIC)
         if topic is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} does not exist yet")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{SHARE_GROUP_STATE_TOPIC} does not exist yet")
         return java_hash(key) % len(topic.partitions)
 
     def leader_of(self, key: ShareKey) -> int:
         """The broker that keeps the state; -1 if there is none now."""
         index = self.partition_of(key)
-        return self._view.image.topics[STATE_TOPIC].partitions[index].leader
+        return self._view.image.topics[SHARE_GROUP_STATE_TOPIC].partitions[index].leader
 
     def _runtime(self, key: ShareKey) -> CoordinatorRuntime:
         index = self.partition_of(key)
@@ -105,7 +102,7 @@ class ShareCoordinator:
             return runtime
         if runtime is not None:
             self._close(index, runtime)
-        partition = self._partitions.by_name.get(STATE_TOPIC.encode(), {}).get(index)
+        partition = self._partitions.by_name.get(SHARE_GROUP_STATE_TOPIC.encode(), {}).get(index)
         if partition is None or not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker keeps this state")
         config = self._view.config
@@ -128,7 +125,7 @@ class ShareCoordinator:
     # Operations
 
     async def _run(self, key: ShareKey, operation: "Callable[[ShareStateShard, int], CoordinatorResult[R]]") -> R:
-        if STATE_TOPIC not in self._view.image.topics:
+        if SHARE_GROUP_STATE_TOPIC not in self._view.image.topics:
             await self.ensure_topic()
         runtime = self._runtime(key)
         await self._load(runtime)

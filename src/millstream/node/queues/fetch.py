@@ -33,7 +33,7 @@ from millstream.node.server.service import Peer
 
 FIRST_EPOCH = 0
 FINAL_EPOCH = -1
-_LARGEST_EPOCH = (1 << 31) - 1
+_MAX_EPOCH = (1 << 31) - 1
 _PARTITIONS_PER_SESSION = 20_000
 _PARTITIONS_IN_ALL = 250_000
 
@@ -97,7 +97,7 @@ class ShareSessions:
             raise KafkaError(
                 ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"share session epoch {epoch}, expected {session.epoch}"
             )
-        session.epoch = 1 if epoch == _LARGEST_EPOCH else epoch + 1
+        session.epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
         if session.peer is not peer:
             session.peer.on_close.discard(session.on_lost)
             session.peer = peer

@@ -19,7 +19,8 @@ from millstream.formats.records.opening import OpeningLimits
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, ResourceType
-from millstream.node.queues.coordinator import STATE_TOPIC, StoredState
+from millstream.node.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
+from millstream.node.queues.coordinator import StoredState
 from millstream.node.queues.core.in_flight import ShareLimits
 from millstream.node.queues.core.partition import SharePartition
 from millstream.node.queues.core.runs import DeadLetter, RecordState
@@ -203,7 +204,7 @@ class SharePartitions:
 
     def follow(self, delta: MetadataDelta) -> None:
         gone = {topic.id for topic in delta.deleted.values()}
-        all_state = any(topic.name == STATE_TOPIC for topic in delta.deleted.values())
+        all_state = any(topic.name == SHARE_GROUP_STATE_TOPIC for topic in delta.deleted.values())
         for leader in list(self._leaders.values()):
             if all_state or leader.key.topic_id in gone or not leader.is_current:
                 self.forget(leader)

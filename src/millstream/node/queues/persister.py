@@ -26,7 +26,8 @@ from millstream.node.groups.coordinator import GroupCoordinator
 from millstream.node.groups.core.shard import GroupShard
 from millstream.node.groups.core.share_group import TopicPartitionId
 from millstream.node.groups.core.share_groups import Partitions
-from millstream.node.queues.coordinator import STATE_TOPIC, ShareCoordinator, StoredState
+from millstream.node.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
+from millstream.node.queues.coordinator import ShareCoordinator, StoredState
 from millstream.node.queues.core.runs import RecordState, StateBatch
 from millstream.node.queues.core.state import UNINITIALIZED, ShareKey, next_epoch
 
@@ -93,7 +94,7 @@ class SharePersister:
         )
 
     async def delete(self, key: ShareKey) -> None:
-        if STATE_TOPIC in self._view.image.topics:
+        if SHARE_GROUP_STATE_TOPIC in self._view.image.topics:
             await self._request(key, lambda: self._local.delete(key), "delete_share_group_state", {}, lambda row: None)
 
     async def summary(self, key: ShareKey) -> StoredState | None:
@@ -194,7 +195,7 @@ class SharePersister:
     # On this broker, or on another
 
     def _is_local(self, key: ShareKey) -> bool:
-        return STATE_TOPIC in self._view.image.topics and self._local.leader_of(key) == self._view.node_id
+        return SHARE_GROUP_STATE_TOPIC in self._view.image.topics and self._local.leader_of(key) == self._view.node_id
 
     async def _request(
         self,

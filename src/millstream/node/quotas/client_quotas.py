@@ -23,7 +23,7 @@ from millstream.node.quotas.core.entities import (
 from millstream.node.quotas.core.rates import SampledRate
 from millstream.node.server.service import Peer
 
-MOST_TRACKED = 10_000
+MAX_TRACKED = 10_000
 """The maximum number of clients, and of usages, that are kept in memory."""
 _IDLE_SECONDS = 3600.0
 _EXPIRY_CHECK_SECONDS = 60.0
@@ -167,7 +167,7 @@ class ClientQuotas:
             return None
         usage = self._usages.get((key, quota.scope))
         if usage is None:
-            if len(self._usages) >= MOST_TRACKED:
+            if len(self._usages) >= MAX_TRACKED:
                 self.expire()
                 _make_room(self._usages)
             usage = Usage(quota, SampledRate(self._samples, self._sample_seconds), self._now)
@@ -203,5 +203,5 @@ class ClientQuotas:
 
 def _make_room(rows: dict[K, V]) -> None:
     """Removes the oldest row if the dictionary is full."""
-    if len(rows) >= MOST_TRACKED:
+    if len(rows) >= MAX_TRACKED:
         del rows[next(iter(rows))]

@@ -11,7 +11,7 @@ from millstream.node.quotas.core.entities import QuotaTable
 from millstream.node.quotas.core.rates import SampledRate
 from millstream.node.server.limits import address_key
 
-MOST_ADDRESSES = 10_000
+MAX_ADDRESSES = 10_000
 
 
 class ConnectionRates:
@@ -85,9 +85,9 @@ class ConnectionRates:
         return min(throttle_ms / 1000, self._sample_seconds)
 
     def _make_room(self, now: float) -> None:
-        if len(self._addresses) < MOST_ADDRESSES:
+        if len(self._addresses) < MAX_ADDRESSES:
             return
         for address in [address for address, rate in self._addresses.items() if rate.is_idle(now)]:
             del self._addresses[address]
-        if len(self._addresses) >= MOST_ADDRESSES:
+        if len(self._addresses) >= MAX_ADDRESSES:
             del self._addresses[next(iter(self._addresses))]

@@ -9,14 +9,11 @@ from collections.abc import Callable
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.metadata.image import MetadataImage
-from millstream.node.quotas.client_quotas import MOST_TRACKED
+from millstream.node.quotas.client_quotas import MAX_TRACKED
 from millstream.node.quotas.core.entities import CONTROLLER_MUTATION_RATE, QuotaTable, Scope
 from millstream.node.quotas.core.rates import TokenBucket
 from millstream.node.server.request import Context
-from millstream.node.server.service import Peer
-
-LOCAL_LISTENER = "local"
-"""The listener name in requests of the broker of this process."""
+from millstream.node.server.service import LOCAL_LISTENER, Peer
 
 
 class MutationQuota:
@@ -84,12 +81,12 @@ class MutationQuotas:
 
     def _make_room(self) -> None:
         """Forgets full buckets, which do not differ from new ones; then the oldest."""
-        if len(self._buckets) < MOST_TRACKED:
+        if len(self._buckets) < MAX_TRACKED:
             return
         now = self._now()
         for scope in [scope for scope, bucket in self._buckets.items() if bucket.is_full(now)]:
             del self._buckets[scope]
-        if len(self._buckets) >= MOST_TRACKED:
+        if len(self._buckets) >= MAX_TRACKED:
             del self._buckets[next(iter(self._buckets))]
 
 
@@ -100,7 +97,7 @@ class ControllerMutations:
     def __init__(
         self, quotas: MutationQuotas, controller_listeners: frozenset[str], is_broker: Callable[[Peer], bool]
     ) -> None:
-        """`is_broker` tells whether a connection to the controller is that of a registered broker."""
+        """`is_broker` returns whether a connection to the controller is that of a registered broker."""
         self._quotas = quotas
         self._controller_listeners = controller_listeners
         self._is_broker = is_broker

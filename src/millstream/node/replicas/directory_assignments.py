@@ -12,7 +12,7 @@ from millstream.node.replicas.isr_changes import ControllerRequests
 
 _log = logging.getLogger("millstream.replication")
 _RETRY_SECONDS = 0.5
-_MOST_ROWS = 2000
+_MAX_ROWS = 2000
 
 Key = tuple[UUID, int]
 _DROPPED = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -61,7 +61,7 @@ class DirectoryAssignments:
     async def _send_all(self) -> None:
         try:
             while self._wanted:
-                batch = dict(list(self._wanted.items())[:_MOST_ROWS])
+                batch = dict(list(self._wanted.items())[:_MAX_ROWS])
                 try:
                     has_all = self._settle(batch, await self._send(batch))
                 except (KafkaError, OSError) as error:

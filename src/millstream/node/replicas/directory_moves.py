@@ -77,7 +77,7 @@ class DirectoryMoves:
         for directory in self._logs.online:
             for at in directory.futures:
                 partition = self._roles.partitions.by_name.get(at.topic.encode(), {}).get(at.partition)
-                if partition is not None and not partition.is_lost:
+                if partition is not None and not partition.is_log_offline:
                     self.begin(partition, directory)
             directory.futures.clear()
 
@@ -224,13 +224,13 @@ class DirectoryMoves:
             raise failure
 
     async def _undo(self, partition: Partition, target: LogDirectory, reason: str) -> None:
-        """Removes the copy, and tells the controller that the log is where it was."""
+        """Removes the copy, and reports to the controller that the log has not moved."""
         at = partition.topic_partition
         copy = self._copies.pop(at, None)
         if copy is None or self._closed or self._logs.place_of(at) is target:
             return  # nothing to undo; after a stop the move begins again
         _log.warning("move_ended partition=%s to=%s reason=%s", at, target.root, reason)
-        if self._roles.moving_to.pop(at, None) is not None and not partition.is_lost:
+        if self._roles.moving_to.pop(at, None) is not None and not partition.is_log_offline:
             self._assignments.assign(partition.topic_id, at.partition, copy.source.id)
         if self._logs.is_online(target):
             job = copy.cancel()

@@ -14,7 +14,7 @@ from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.primitives import MOST_FETCHED, MalformedMessage
+from millstream.formats.protocol.primitives import MAX_FETCHED_PARTITIONS, MalformedMessage
 from millstream.formats.protocol.replica_fetch import (
     FIRST_VERSION,
     Fetched,
@@ -43,8 +43,9 @@ _THROTTLE_PAUSE_SECONDS = 0.2
 _TIER_PAUSE_SECONDS = 3600.0
 """Until the tier was read, or could not be: that ends the pause."""
 _OPENED_AT_ONCE = 32
-_ROWS_AT_ONCE = MOST_FETCHED // 2
-"""Positions in one request: a leader refuses more than MOST_FETCHED. The others follow in the next request."""
+_ROWS_AT_ONCE = MAX_FETCHED_PARTITIONS // 2
+"""Positions in one request: a leader refuses more than MAX_FETCHED_PARTITIONS. The others follow in the next
+request."""
 _log = logging.getLogger("millstream.replication")
 
 Key = tuple[bytes, int]
@@ -525,7 +526,7 @@ class ReplicaFetcher:
         self._restarts.start(self._restart_from_tier(followed, sent), loop=self._loop)
 
     async def _restart_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:
-        """Takes epochs and producers from the tier, and goes on where it ends."""
+        """Takes epochs and producers from the tier, and continues at the end of the tier."""
         partition = followed.partition
         pause_s = 0.0
         try:

@@ -1,7 +1,8 @@
-"""The log of one partition on this node: what is committed, what is on disk, and the waiters for either.
+"""The base class of `Partition`: what does not depend on the role. Its log, high watermark, flushes, and waiters.
 
-The log is opened at its first use: a node may hold thousands of unused ones. The role of the partition (`partition`)
-moves the high watermark. Also here: the context of a partition (the node and the cluster), and its topic's counters.
+The log is opened at its first use: a node may hold thousands of unused ones. The roles, and what moves the high
+watermark, are in `partition.py`. Also here: `Replicas` and `PartitionContext`, by which a partition sees the node and
+the cluster, and `TopicTraffic`, the counters of a topic.
 """
 
 import asyncio
@@ -63,6 +64,8 @@ NO_LEADER = -1
 
 
 class Role(Enum):
+    """The role of this node for a partition."""
+
     OFFLINE = "offline"
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -77,13 +80,13 @@ class Waiter(Protocol):
 class ReplicaWaiter(Waiter, Protocol):
     """A fetch session of a follower, which has many partitions."""
 
-    def grown(self, partition: "Partition") -> None:
-        """The log of this partition has grown."""
+    def log_grew(self, partition: "Partition") -> None:
+        """Called when records were appended to this partition."""
         ...
 
-    def noted(self, partition: "Partition") -> None:
-        """The high watermark, the log start offset or the in-sync replicas changed: to be sent with the next
-        response."""
+    def state_changed(self, partition: "Partition") -> None:
+        """Called when the high watermark, the log start offset or the in-sync replicas changed. The next response has
+        them."""
         ...
 
 
@@ -97,6 +100,8 @@ class Waiters(OrderedSet[W]):
 
 
 class LocalPartition:
+    """The log of one partition on this node, and the waiters for commits and flushes."""
+
     __slots__ = (
         "_commit_waiters",
         "_flush_ended",
@@ -107,11 +112,11 @@ class LocalPartition:
         "_open_log",
         "environment",
         "high_watermark",
-        "is_closed",
         "is_internal",
         "is_leader",
-        "is_lost",
+        "is_log_offline",
         "is_mirror",
+        "is_write_protected",
         "leader_epoch",
         "leader_id",
         "replica_waiters",
@@ -136,16 +141,16 @@ class LocalPartition:
         self.role = Role.OFFLINE
         self.is_leader = False
         """The same as `role is Role.LEADER`, for the hot path."""
-        self.is_lost = False
-        """Whether its log is in a log directory that is offline."""
+        self.is_log_offline = False
+        """Whether the log directory of its log is offline."""
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
         self.high_watermark = 0
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.is_mirror = False
         """Whether the log copies that of another cluster (docs/mirroring.md)."""
-        self.is_closed = self.is_internal
-        """Whether clients may not write, for the hot path: `check_open` raises the reason."""
+        self.is_write_protected = self.is_internal
+        """Whether some writes are refused: the topic is internal or a mirror. `check_may_write` decides."""
         self.traffic = TopicTraffic()
         """The counters of the topic, once the partition is in the table."""
         self.unreadable: UnreadableBatches | None = None
@@ -184,7 +189,8 @@ class LocalPartition:
 
     @property
     def last_stable_offset(self) -> int:
-        """How far `read_committed` may read: before it every transaction has ended, and its marker is committed."""
+        """The offset up to which `read_committed` may read: before it, each transaction has ended and its marker is
+        committed."""
         unstable = (self._log or self.log).first_unstable_offset
         committed = self.high_watermark
         return committed if unstable is None or unstable > committed else unstable
@@ -216,10 +222,10 @@ class LocalPartition:
     def follow_config(self, config: LogConfig) -> None:
         """The settings of the topic, when the partition is new and when they changed."""
         self.is_mirror = config.is_mirror
-        self.is_closed = self.is_internal or self.is_mirror
+        self.is_write_protected = self.is_internal or self.is_mirror
 
-    def check_open(self, *, by_broker: bool = False) -> None:
-        """Refuses a write to an internal topic, except of a broker, and any other write than the link's to a mirror."""
+    def check_may_write(self, *, by_broker: bool = False) -> None:
+        """Refuses a write of a client to an internal topic or a mirror topic, and of a broker to a mirror topic."""
         if self.is_mirror:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -234,7 +240,7 @@ class LocalPartition:
             raise self.not_leader()
 
     def not_leader(self) -> KafkaError:
-        if self.is_lost:
+        if self.is_log_offline:
             return KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the log of {self.topic_partition} is in a log directory that is offline",
@@ -256,16 +262,16 @@ class LocalPartition:
             for waiter in tuple(self.waiters):
                 waiter.wake()
         if self.replica_waiters:
-            self._note_for_followers()
+            self._notify_followers()
 
-    def _note_for_followers(self) -> None:
+    def _notify_followers(self) -> None:
         for follower in tuple(self.replica_waiters):
-            follower.noted(self)  # type: ignore[arg-type]  # every partition is a `Partition`
+            follower.state_changed(self)  # type: ignore[arg-type]  # every partition is a `Partition`
 
     def when_committed(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
-        """Calls back once everything before `offset` is committed: at once where it is, and then returns None.
+        """Calls back when everything before `offset` is committed. If it is already, calls back now and returns None.
 
-        With an error if leadership is lost, or too few replicas are in sync.
+        The callback gets an error if leadership is lost, or too few replicas are in sync.
         """
         if not self.is_leader:
             callback(self.not_leader())
@@ -276,7 +282,7 @@ class LocalPartition:
         return self._commit_waiters.add(offset, callback)
 
     def wake_all(self) -> None:
-        """For other changes than new records: a new role, or the partition is removed."""
+        """Wakes all readers, for other changes than new records: a new role, or the partition is removed."""
         for waiter in (*self.waiters, *self.replica_waiters):
             waiter.wake()
 
@@ -330,7 +336,7 @@ class LocalPartition:
         future.add_done_callback(finished)
 
     def _flushed(self) -> None:
-        """More is on disk than before."""
+        """Called when a flush has ended without an error; for `Partition`."""
 
     async def hold_flushes(self) -> None:
         """Begin no flush until `release_flushes`; returns when none runs. Acknowledgements that need one wait."""
@@ -341,7 +347,7 @@ class LocalPartition:
 
     def release_flushes(self) -> None:
         self._holds_flushes = False
-        if self._flush_waiters and self._may_begin_flush and not self.is_lost:
+        if self._flush_waiters and self._may_begin_flush and not self.is_log_offline:
             self._start_flush()
 
     def _finish_flush(self, error: KafkaError | None) -> None:

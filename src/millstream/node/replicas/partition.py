@@ -1,4 +1,4 @@
-"""One partition on this node in its role: as leader it accepts writes, as follower it copies the leader.
+"""One partition of this node with its role: as leader it accepts writes, as follower it copies the leader.
 
     offline ──become_leader──> leader <──become_leader / become_follower──> follower
 
@@ -8,7 +8,7 @@ flushed offset: no consumer reads a record that a power cut may remove, because 
 offset. A follower copies its leader, and serves consumers up to the high watermark that the leader sent. Both roles
 begin with the high watermark that the node knew: a record is not readable before it is known again to be committed.
 
-The log, and waiters for commits and flushes, are in `local_partition`.
+What does not depend on the role (the log, flushes, waiters) is in the base class, `local_partition.py`.
 """
 
 import logging
@@ -31,6 +31,8 @@ _log = logging.getLogger("millstream.replication")
 
 
 class Partition(LocalPartition):
+    """One partition of this node, and its role."""
+
     __slots__ = ("_deletion_waiters", "_follower", "_leader", "_replicas", "new_leader_until", "state")
 
     def __init__(
@@ -45,7 +47,7 @@ class Partition(LocalPartition):
         self.state: PartitionState | None = None
         """The state in the metadata."""
         self.new_leader_until = 0.0
-        """Until then producers may have batches in flight to the leader before; 0 if there was none, or long ago."""
+        """Until then (loop time), producers may have batches in flight to an earlier leader; 0 if there was none."""
         self._replicas = replicas
         self._leader: PartitionLeader | None = None
         self._follower: PartitionFollower | None = None
@@ -78,7 +80,7 @@ class Partition(LocalPartition):
             self._follow_state(state)
             return
         self._leave_role()
-        self.is_lost = False
+        self.is_log_offline = False
         self.state = state
         self.role, self.is_leader = Role.LEADER, True
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
@@ -98,7 +100,7 @@ class Partition(LocalPartition):
             self.state = state
             return
         self._leave_role()
-        self.is_lost = False
+        self.is_log_offline = False
         self.state = state
         self.role = Role.FOLLOWER
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
@@ -106,9 +108,9 @@ class Partition(LocalPartition):
             self._log.high_watermark = self.high_watermark
         self.wake_all()
 
-    def lose_log(self, state: PartitionState | None) -> None:
+    def set_log_offline(self, state: PartitionState | None) -> None:
         """The log directory of the replica is offline."""
-        self.is_lost = True
+        self.is_log_offline = True
         self._log = None
         self.go_offline()
         self.state = state
@@ -167,7 +169,7 @@ class Partition(LocalPartition):
 
     def _follow_state(self, state: PartitionState) -> None:
         self.state = state
-        self._note_for_followers()
+        self._notify_followers()
         log = self._log
         if log is None:
             return
@@ -203,8 +205,8 @@ class Partition(LocalPartition):
         return None if self.is_in_doubt else (self.leader_id, self.leader_epoch)
 
     def doubt_error(self, why: object) -> KafkaError:
-        """The error instead of a response that clients take as final, because the log of the real leader may differ.
-        `why` is that response."""
+        """A retriable error in place of one that clients take as final: another node may lead by now, and its log may
+        differ. `why` is the error that is replaced."""
         return KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"this node has lost the controller, so another may lead {self.topic_partition}: refresh metadata ({why})",
@@ -248,7 +250,7 @@ class Partition(LocalPartition):
         if self._leader is None and not self.waiters:
             self.high_watermark = log.log_end_offset
         else:
-            self._grew(log)
+            self._log_grew(log)
         return appended
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
@@ -270,10 +272,10 @@ class Partition(LocalPartition):
         if not self.is_leader:
             raise self.not_leader()
         if self.is_mirror:
-            self.check_open()
+            self.check_may_write()
         log = self._log or self.log
         appended = log.append_marker(marker, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        self._grew(log)
+        self._log_grew(log)
         return appended
 
     # Mirroring: the leader's log is that of a source (`node/mirror`)
@@ -283,7 +285,7 @@ class Partition(LocalPartition):
         log = self._mirrored_log()
         log.append_as_follower(batches, now_ms=now_ms)
         self.traffic.received_bytes += len(batches)
-        self._grew(log)
+        self._log_grew(log)
 
     def truncate_mirrored(self, offset: int) -> int:
         """Removes what the source does not have; returns the new end. Followers find by the epochs that they differ."""
@@ -304,7 +306,7 @@ class Partition(LocalPartition):
         start = min(offset, self.high_watermark)
         if start > log.log_start_offset:
             log.delete_records_before(start)
-            self._note_for_followers()
+            self._notify_followers()
 
     def _mirrored_log(self) -> PartitionLog:
         if not self.is_leader:
@@ -314,7 +316,7 @@ class Partition(LocalPartition):
         return self._log or self.log
 
     def _lead_again(self, log: PartitionLog) -> None:
-        """The log was cut: what followers had reported does not hold any more."""
+        """Begins the leadership again after a truncation: what followers reported is not valid any more."""
         state = self.state
         assert state is not None
         if self._leader is None:
@@ -325,7 +327,7 @@ class Partition(LocalPartition):
         self.unreadable = None
         self.wake_all()
 
-    def _grew(self, log: PartitionLog) -> None:
+    def _log_grew(self, log: PartitionLog) -> None:
         leader = self._leader
         if leader is None:
             self.high_watermark = log.log_end_offset
@@ -339,10 +341,10 @@ class Partition(LocalPartition):
         self._flush_to_commit(log)
         if self.replica_waiters:
             for follower in tuple(self.replica_waiters):
-                follower.grown(self)
+                follower.log_grew(self)
 
     def check_enough_in_sync(self) -> None:
-        """Refuses a write with acks=all that too few replicas would have."""
+        """Refuses a write with acks=all if fewer replicas than `min.insync.replicas` are in sync."""
         if self._leader is not None:
             self._leader.check_enough_in_sync()
 
@@ -372,7 +374,7 @@ class Partition(LocalPartition):
         self._leader.follower(broker_id, broker_epoch)
 
     def fetched_by(self, broker_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """A follower, whose log agrees with this one, has everything before `offset`."""
+        """Notes that a follower, whose log agrees with this one, has everything before `offset`."""
         leader = self._leader
         if leader is None:
             raise self.not_leader()
@@ -460,7 +462,7 @@ class Partition(LocalPartition):
     def _in_sync_set_changed(self, leader: PartitionLeader, before: frozenset[int]) -> None:
         self.traffic.isr_shrinks += not before <= leader.isr
         self.traffic.isr_expands += not leader.isr <= before
-        self._note_for_followers()
+        self._notify_followers()
         self._update_high_watermark(leader)
         if self._commit_waiters:
             error = leader.not_enough_after_append()
@@ -480,8 +482,8 @@ class Partition(LocalPartition):
         return self._leader.low_watermark if self._leader is not None else self.log.log_start_offset
 
     def when_deleted(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
-        """Calls back once no live replica has records before `offset`."""
-        self._note_for_followers()
+        """Calls back when no live replica has records before `offset` any more."""
+        self._notify_followers()
         if self.low_watermark >= offset:
             callback(None)
             return None

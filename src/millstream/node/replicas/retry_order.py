@@ -27,14 +27,17 @@ from millstream.formats.records.batch import HEADER, HEADER_SIZE, MAX_SEQUENCE, 
 from millstream.node.storage.log.producer_state import ProducerState
 
 REMEMBERED_SECONDS = 30.0
-"""As long as clients wait for a response by default: batches in flight with the refused one have arrived by then."""
-MAX_REMEMBERED = 10_000
+"""How long a refused batch is remembered. Clients wait as long for a response by default, so batches that were in
+flight with it have arrived by then."""
+MAX_REMEMBERED_BATCHES = 10_000
 
 BatchKey = tuple[bytes, int, int]
-"""Topic as in the request, partition, producer; also of partitions that are not known here yet."""
+"""Topic as in the request, partition number, producer id. The partition need not be known here yet."""
 
 
 class RefusedBatch(NamedTuple):
+    """A batch by its producer epoch and sequence, the error that it got, and until when that is remembered."""
+
     epoch: int
     sequence: int
     code: ErrorCode
@@ -69,7 +72,7 @@ class RetryOrderGuard:
             if epoch < known.epoch or (epoch == known.epoch and is_behind(sequence, known.sequence)):
                 return
             del self._first[key]
-        elif len(self._first) >= MAX_REMEMBERED:
+        elif len(self._first) >= MAX_REMEMBERED_BATCHES:
             del self._first[next(iter(self._first))]
         self._first[key] = RefusedBatch(epoch, sequence, code, self._now() + REMEMBERED_SECONDS)
 
@@ -106,18 +109,17 @@ class RetryOrderGuard:
 
 
 NEW_LEADER_SECONDS = 360.0
-"""Clients request metadata at least every five minutes: so late they may come to a new leader."""
+"""How long a leader counts as new. Clients request metadata at least every five minutes: they may come so late."""
 GAP_TIMEOUT_SECONDS = 60.0
-"""No client waits longer for the response of an old leader by default: Java 30 s, librdkafka 60 s."""
+"""How long a gap is refused. By default no client waits longer for the old leader: Java 30 s, librdkafka 60 s."""
 MAX_REMEMBERED_GAPS = 10_000
 
 _log = logging.getLogger("millstream.broker")
 
-GapKey = tuple[bytes, int, int]
-"""Topic as in the request, partition, producer."""
-
 
 class Gap(NamedTuple):
+    """A sequence that has not arrived although a later one has."""
+
     epoch: int
     missing: int
     """The next expected sequence."""
@@ -125,10 +127,12 @@ class Gap(NamedTuple):
 
 
 class LeaderChangeGapGuard:
+    """Refuses batches of a producer that came to a new leader before an earlier batch, until that one arrives."""
+
     __slots__ = ("_gaps", "_now")
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self._gaps: dict[GapKey, Gap] = {}
+        self._gaps: dict[BatchKey, Gap] = {}
         self._now = now
 
     def check(self, topic: bytes, index: int, batch: Bytes, producers: ProducerState) -> None:

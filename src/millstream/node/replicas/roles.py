@@ -158,7 +158,7 @@ class ReplicaRoles:
             return
         if not self._find_home(partition, state):
             self._fetchers.stop(partition)
-            partition.lose_log(state)
+            partition.set_log_offline(state)
             return
         before = partition.role, partition.leader_id, partition.leader_epoch
         if state.leader == self._replicas.node_id:
@@ -192,7 +192,7 @@ class ReplicaRoles:
                 continue
             state = self._metadata.image.partition(at)
             self._fetchers.stop(partition)
-            partition.lose_log(state)
+            partition.set_log_offline(state)
             if state is not None and state.directory_of(self._replicas.node_id) != directory_id:
                 # The controller takes only those replicas offline that it knows in this directory.
                 self._assignments.assign(partition.topic_id, at.partition, directory_id)
@@ -202,7 +202,7 @@ class ReplicaRoles:
         partition = self.partitions.by_name.get(at.topic.encode(), {}).get(at.partition)
         state = self._metadata.image.partition(at)
         is_there = state is not None and state.directory_of(self._replicas.node_id) == directory_id
-        return is_there and partition is not None and partition.is_lost
+        return is_there and partition is not None and partition.is_log_offline
 
     def directory_returned(self) -> None:
         """Takes up the replicas in a log directory that works again, as after a start: nothing that was known of their
@@ -210,7 +210,7 @@ class ReplicaRoles:
         self._branches.resume()
         self._set_strays_aside()
         image = self._metadata.image
-        for lost in [each for each in self.partitions if each.is_lost]:
+        for lost in [each for each in self.partitions if each.is_log_offline]:
             at = lost.topic_partition
             state, topic = image.partition(at), image.topics.get(at.topic)
             if state is None or topic is None or self._replicas.node_id not in state.replicas:
@@ -220,7 +220,7 @@ class ReplicaRoles:
                 self._take_role(partition, state)
             except (KafkaError, OSError) as error:
                 _log.error("role_not_taken partition=%s error=%s", at, error)
-            if not partition.is_lost:
+            if not partition.is_log_offline:
                 self.partitions.add(partition)
 
     def _new_partition(self, at: TopicPartition, topic: TopicImage) -> Partition:

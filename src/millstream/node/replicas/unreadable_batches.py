@@ -24,9 +24,9 @@ SUSPICIOUS = 10
 """A batch that was sent so often from the same position is decompressed."""
 _SOUND = -990
 """The count of a batch that was found to be sound: it is decompressed again after as many reads."""
-MOST_COUNTED = 4096
+MAX_COUNTED = 4096
 """Positions in one generation; two are kept. A reader that comes back after more other reads is not counted."""
-MOST_KNOWN = 64
+MAX_KNOWN = 64
 """Unreadable batches that are remembered for one partition; those with the highest offsets are kept."""
 
 _log = logging.getLogger("millstream.fetch")
@@ -69,7 +69,7 @@ class UnreadableBatches:
         known = {each.first: each for each in self.batches}
         new = [each for each in found if each.first not in known]
         known.update((each.first, each) for each in new)
-        self.batches = [known[first] for first in sorted(known)][-MOST_KNOWN:]
+        self.batches = [known[first] for first in sorted(known)][-MAX_KNOWN:]
         self._firsts = [each.first for each in self.batches]
         return new
 
@@ -114,7 +114,7 @@ class RepeatedReads:
         counts = self._counts
         count = counts.get(place)
         if count is None:
-            if len(counts) >= MOST_COUNTED:
+            if len(counts) >= MAX_COUNTED:
                 self._older, self._counts = counts, {}
                 counts = self._counts
             count = self._older.pop(place, 0)

@@ -24,7 +24,7 @@ from millstream.config.table import log as log_settings
 from millstream.formats.model.identifiers import BrokerId
 from millstream.node.broker.broker import Broker
 from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.controller_link import ControllerLink, LeaderListener
+from millstream.node.cluster.controller_link import ControllerLink, LeaderChanges
 from millstream.node.cluster.controller_registration import ControllerRegistration
 from millstream.node.cluster.lifecycle import BrokerLifecycle, ControllerContact
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
@@ -203,13 +203,13 @@ class Node:
                 authorizer=or_none(authorizer),
                 first_records=(*formatted_records(self._disk, self._root), *self._first_users),
             )
-        leaders = LeaderListener()
-        quorum.subscribe(leaders)
+        leader_changes = LeaderChanges()
+        quorum.subscribe(leader_changes)
         if not config.is_broker:
             apis = None if self.controller is None else self.controller.apis
             client_id = f"controller-{config.node_id}"
             link = self._link = ControllerLink(quorum, apis, loader, environment, client_id=client_id)
-            leaders.subscribe(link.leader_changed)
+            leader_changes.subscribe(link.leader_changed)
             self._register_controller(link, loader, controller_end_points)
             quorum.start()
             self._serve_controllers()
@@ -217,7 +217,7 @@ class Node:
         local = self.controller.apis if self.controller is not None else None
         link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
         link.check_settings = self.security.check
-        leaders.subscribe(link.leader_changed)
+        leader_changes.subscribe(link.leader_changed)
         view = ClusterView(loader, config)
         contact = ControllerContact(
             environment.loop.time, lambda: contact_limit_s(view.config), quorum.metadata_as_of_s
@@ -237,7 +237,7 @@ class Node:
             adopted=handover.adopted,
             retired=handover.retired,
         )
-        leaders.subscribe(lifecycle.leader_changed)
+        leader_changes.subscribe(lifecycle.leader_changed)
         if controller_end_points:  # the controller of a single node may have no listener
             self._register_controller(link, loader, controller_end_points)
         quorum.start()

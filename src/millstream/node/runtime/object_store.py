@@ -91,7 +91,7 @@ class Pace:
 
 class LoopDelay:
     """How late the event loop runs its timers, measured while copies or reads are under way: producers and consumers
-    then wait as long. Copies give way: after each block they pause, so that one that is always in the way keeps about
+    then wait as long. Copies wait: after each block they pause, so that one that is always in the way keeps about
     20 MB/s."""
 
     INTERVAL_SECONDS = 0.02

@@ -154,7 +154,7 @@ class OfflineNode:
 
 
 _SWITCH_SECONDS = 0.0005
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 60.0
 """The pauses between attempts to use a failed log directory again. Each failure doubles the pause."""
 _STEADY_SECONDS = 600.0
 """After this time without a failure, the pause is reset."""
@@ -306,7 +306,7 @@ class _NodeRunner:
             await offline.wait_until_usable(self._pause_s, silent_seconds=0.0 if node.controller_knows else session_s)
         finally:
             offline.close()
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_SECONDS)
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_SECONDS)
 
     def _announce(self, address: str) -> None:
         self._status = f"ready kafka={address}"

@@ -347,7 +347,7 @@ API_CHECKS: Mapping[str, ApiCheck] = {
 
 
 def guard_handler(name: str, handler: Handler, checks: Checks) -> Handler:
-    """The handler of an API behind its guard. An API without a row is a mistake of ours: nothing may be forgotten."""
+    """The handler of an API behind its guard. An API without a row is a bug, and raises an error at the start."""
     guard = API_CHECKS[name].guard
     if guard is None:
         return handler

@@ -15,7 +15,7 @@ from millstream.node.metadata.delegation_tokens import token_hmac, token_passwor
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.metadata.records import UserScramCredentialRecord
 from millstream.node.security.core.scram import (
-    FEWEST_ITERATIONS,
+    MIN_ITERATIONS,
     Credential,
     Found,
     ScramMechanism,
@@ -62,7 +62,7 @@ class Credentials:
         salt = hmac.digest(secret.encode(), f"salt\0{mechanism.name}\0{token_id}".encode(), "sha256")
         if token is None or not exists:
             key = hmac.digest(secret.encode(), f"none\0{mechanism.name}\0{token_id}".encode(), "sha512")
-            fake = Credential(salt, key[: mechanism.size], key[: mechanism.size], FEWEST_ITERATIONS)
+            fake = Credential(salt, key[: mechanism.size], key[: mechanism.size], MIN_ITERATIONS)
             return Found(fake, False, token_id, by_token=True)
         owner = parse_principal(token.owner)
         credential = self._of_tokens.get((mechanism.name, token_id))
@@ -73,12 +73,10 @@ class Credentials:
     async def _of_token(self, mechanism: ScramMechanism, token_id: str, secret: str, salt: bytes) -> Credential:
         password = token_password(token_hmac(token_id, secret))
         async with self._turns:
-            salted = await self._environment.offload(
-                lambda: salted_password(mechanism, password, salt, FEWEST_ITERATIONS)
-            )
+            salted = await self._environment.offload(lambda: salted_password(mechanism, password, salt, MIN_ITERATIONS))
         if len(self._of_tokens) >= _MOST_KEPT:
             self._of_tokens.clear()
-        made = self._of_tokens[mechanism.name, token_id] = credential_of(mechanism, salted, salt, FEWEST_ITERATIONS)
+        made = self._of_tokens[mechanism.name, token_id] = credential_of(mechanism, salted, salt, MIN_ITERATIONS)
         return made
 
     def _fake(self, mechanism: ScramMechanism, user: str) -> Credential:

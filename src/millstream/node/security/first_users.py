@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from millstream.config.setting import ConfigError
 from millstream.node.metadata.records import UserScramCredentialRecord
 from millstream.node.metadata.scram_users import credential_record
-from millstream.node.security.core.scram import FEWEST_ITERATIONS, ScramMechanism, salted_password
+from millstream.node.security.core.scram import MIN_ITERATIONS, ScramMechanism, salted_password
 
 FILE_NAME = "first-users.json"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -27,7 +27,7 @@ def new_salt() -> bytes:
 
 
 def make_credential(
-    user: str, password: str, mechanism: ScramMechanism, iterations: int = FEWEST_ITERATIONS
+    user: str, password: str, mechanism: ScramMechanism, iterations: int = MIN_ITERATIONS
 ) -> UserScramCredentialRecord:
     salt = new_salt()
     return credential_record(

@@ -1,4 +1,5 @@
-"""Guards of APIs: what a request may not do is taken out of it, and comes back as an error in its response.
+"""Guards of APIs: they take the rows that a client may not use out of a request, and add them with errors to the
+response.
 
 A guard stands before a handler. It removes the rows that the client has no permission for, calls the handler with the
 others, and adds rows with Kafka's error codes to the response. So handlers know nothing of ACLs, and without an
@@ -35,7 +36,7 @@ ERRORS = {
 
 
 class Checks:
-    """The authorizer with the names of the image: what guards ask."""
+    """The authorizer with the names of the image, as guards use it."""
 
     def __init__(self, authorizer: Authorizer, image: Callable[[], MetadataImage]) -> None:
         self.authorizer = authorizer

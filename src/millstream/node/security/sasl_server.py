@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.access_control import GROUP, Principal
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage, skip_tags
+from millstream.formats.protocol.primitives import MAX_TEXT_BYTES, Cursor, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, request_schema
 from millstream.formats.protocol.wire_types import (
     SaslAuthenticateRequest,
@@ -38,12 +38,12 @@ from millstream.node.security.core.sasl import (
 from millstream.node.server.dispatch import API_VERSIONS_KEY, encode_response
 from millstream.node.server.limits import LogThrottle
 from millstream.node.server.request import Api, Context, api
-from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.service import Parts, Peer, Pending, ReadPause, Refused
 
 SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 17, 36
 _REQUEST_HEAD = struct.Struct(">hhih")
 _SIZE = struct.Struct(">i")
-_MOST_DELAYED = 2000
+_MAX_DELAYED = 2000
 """Failed connections that wait for their response. More are closed at once, without a response."""
 _LOGIN_TIMEOUT_SECONDS = 30.0
 _LONGEST_NAME_IN_LOG = 100
@@ -176,7 +176,7 @@ class SaslGate:
         failed: Callable[[str], Parts | None],
     ) -> Pending:
         pending = Pending()
-        pending.turn = Turn()
+        pending.read_pause = ReadPause()
         self._is_busy = True
 
         async def work() -> None:
@@ -199,8 +199,8 @@ class SaslGate:
             self._is_busy = False
             if not pending.abandoned:
                 pending.resolve(succeeded(result, lifetime_ms))
-            assert pending.turn is not None
-            pending.turn.turn_is_over()
+            assert pending.read_pause is not None
+            pending.read_pause.end()
 
         self._task = self._loop.create_task(work())
         pending.on_abandon = self._closed
@@ -244,7 +244,7 @@ class SaslGate:
 
     def _last(self, parts: Parts) -> Pending:
         pending = Pending()
-        pending.turn = Turn()  # never over: the connection is not read any more
+        pending.read_pause = ReadPause()  # never over: the connection is not read any more
         self._is_busy = True
         self._resolve_late(pending, parts)
         return pending
@@ -254,7 +254,7 @@ class SaslGate:
         counts = self._counts
         if pending.abandoned:
             return
-        if counts.delayed >= _MOST_DELAYED:
+        if counts.delayed >= _MAX_DELAYED:
             self._loop.call_soon(_end, pending, None)
             return
         counts.delayed += 1
@@ -326,7 +326,7 @@ def _body(name: str, head: _Head, buffer: bytearray, end: int) -> Message:
     try:
         if schema.is_flexible(head.version):
             position = skip_tags(buffer, position, end)
-        return schema.read(Cursor(buffer, position, end, longest_text=LONGEST_TEXT), head.version)
+        return schema.read(Cursor(buffer, position, end, longest_text=MAX_TEXT_BYTES), head.version)
     except (IndexError, MalformedMessage) as error:
         raise Refused(f"malformed {name} request: {error}") from None
 

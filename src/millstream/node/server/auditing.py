@@ -1,4 +1,4 @@
-"""The interface between the server and the audit log: who tried what, from where, with which result.
+"""The interface between the server and the audit log: client, address, operation and result of a request.
 
 | called by | method |
 |---|---|

@@ -20,7 +20,7 @@ from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.limits import RequestMemory, address_key
 from millstream.node.server.network import Transport
 from millstream.node.server.plain_http import METHODS, HttpExchange, HttpService
-from millstream.node.server.service import Authentication, Part, Parts, Peer, Pending, Refused, Service, Turn
+from millstream.node.server.service import Authentication, Part, Parts, Peer, Pending, ReadPause, Refused, Service
 
 SCRATCH_BYTES = 64 << 10
 """The size of one read: a busy connection must not keep the event loop from the others."""
@@ -30,7 +30,7 @@ TURN_SECONDS = 0.002
 """The budget of a connection in one turn of the event loop."""
 
 _STALLED_SECONDS = 10.0
-_SLOWEST_BYTES_PER_SECOND = 32 << 10
+_MIN_BYTES_PER_SECOND = 32 << 10
 COPIED_FILE_BYTES = 32 << 10
 """File ranges up to this size are copied and sent in one call with the bytes around them, which costs less than a call
 for each piece. They are copied when they are sent, so a slow peer takes no memory."""
@@ -38,15 +38,15 @@ _GATHERED_BYTES = 64 << 10
 
 _BYTES = (bytes, bytearray)
 _SIZE = struct.Struct(">i")
-_SMALLEST_FRAME = 8  # api key, version, correlation id
+_MIN_FRAME_BYTES = 8  # api key, version, correlation id
 _TLS_HANDSHAKE, _TLS_MAJOR_VERSION = 0x16, 0x03
 """The first bytes of a client that uses TLS."""
 
 _log = logging.getLogger("millstream.net")
 
 
-class Shared(Protocol):
-    """Shared by all connections of a listener."""
+class ListenerState(Protocol):
+    """What a listener shares with all its connections: service, memory, limits, buffer."""
 
     service: Service
     memory: RequestMemory
@@ -74,6 +74,8 @@ class Shared(Protocol):
 
 
 class Connection:
+    """One connection of a client: reads frames, gives them to the service, and sends the responses in order."""
+
     __slots__ = (
         "_blocked",
         "_corked",
@@ -89,12 +91,12 @@ class Connection:
         "_out_sent",
         "_paused",
         "_principal",
+        "_read_pause",
         "_responses",
         "_rest",
         "_shared",
         "_tenant",
         "_transport",
-        "_turn",
         "_unsent",
         "_yielded",
         "closed",
@@ -103,7 +105,7 @@ class Connection:
         "peer",
     )
 
-    def __init__(self, transport: Transport, peer: Peer, shared: Shared) -> None:
+    def __init__(self, transport: Transport, peer: Peer, shared: ListenerState) -> None:
         self._transport = transport
         self._shared = shared
         self.peer = peer
@@ -119,11 +121,11 @@ class Connection:
         self._out: deque[Part] = deque()
         self._out_sent = 0  # of the first part
         self._unsent = 0  # bytes in memory, without file ranges
-        self._corked = False
+        self._corked = False  # responses are collected, to be sent in one call
         self._blocked = False  # the send buffer is full
         self._paused = False
-        self._yielded = False  # requests that have arrived go on in the next turn of the loop
-        self._turn: Turn | None = None  # of the request that was read last
+        self._yielded = False  # more requests have arrived; they are handled in a later turn of the loop
+        self._read_pause: ReadPause | None = None  # of the last request, while it waits
         self._mute: asyncio.TimerHandle | None = None  # ends the throttle time of a client above its quota
         self._http: HttpExchange | None = None
         if shared.authenticate is not None:
@@ -182,7 +184,7 @@ class Connection:
         if kept:
             shared.scratch[:kept] = self._rest
             self._rest = b""
-        self._take(shared.scratch, 0, kept + received)
+        self._handle_frames(shared.scratch, 0, kept + received)
 
     def _read_into_frame(self, frame: bytearray) -> None:
         if self._frame_filled == len(frame):
@@ -200,16 +202,16 @@ class Connection:
             begun = self._shared.stopwatch()
             try:
                 self._corked = True
-                self._handle(frame, 0, self._frame_size)
+                self._handle_frame(frame, 0, self._frame_size)
             finally:
                 self._memory.give_back(frame, self._frame_size)
             self._uncork()
             self._tenant.spent += self._shared.stopwatch() - begun
 
-    def _take(self, buffer: bytearray, position: int, end: int) -> None:
+    def _handle_frames(self, buffer: bytearray, position: int, end: int) -> None:
         """Handles the frames in buffer[position:end] and keeps the rest."""
         shared = self._shared
-        smallest, largest = _SMALLEST_FRAME, shared.max_frame_bytes
+        smallest, largest = _MIN_FRAME_BYTES, shared.max_frame_bytes
         if self.peer.authentication is not None:
             smallest, largest = self.peer.authentication.frame_limits(largest)
         left, begun = TURN_REQUESTS, shared.stopwatch()
@@ -219,7 +221,7 @@ class Connection:
         while end - position >= 4 and not self._paused and not self.closed:
             (size,) = _SIZE.unpack_from(buffer, position)
             if not smallest <= size <= largest:
-                if self._begins_http(buffer, position, end):
+                if self._take_http(buffer, position, end):
                     return
                 if buffer[position] == _TLS_HANDSHAKE and buffer[position + 1] == _TLS_MAJOR_VERSION:
                     _log.warning(
@@ -227,21 +229,21 @@ class Connection:
                         "use its security protocol, or another listener",
                         self.peer.host, self.peer.port, self.peer.listener, self.peer.security_protocol,
                     )  # fmt: skip
-                    self._refuse()
+                    self._close_after_responses()
                     return
                 _log.warning(
                     "frame_refused peer=%s:%d size=%d largest=%d: this is not a Kafka client, or "
                     "socket.request.max.bytes (before authentication sasl.server.max.receive.size) is too small for it",
                     self.peer.host, self.peer.port, size, largest,
                 )  # fmt: skip
-                self._refuse()
+                self._close_after_responses()
                 return
             start = position + 4
             if end - start < size:
                 if self._begin_frame(size, buffer, start, end):
                     position = end
                 break
-            self._handle(buffer, start, start + size)
+            self._handle_frame(buffer, start, start + size)
             position = start + size
             left -= 1
             if (left <= 0 or shared.stopwatch() > until) and position < end and not self._paused and not self.closed:
@@ -262,29 +264,29 @@ class Connection:
             self._tenant.spent += shared.stopwatch() - begun
 
     def _yield(self) -> None:
-        """Lets other connections have their turn before more requests of this one."""
+        """Serves other connections before more requests of this one."""
         self._yielded = True
         self._transport.watch_readable(None)
         turns = self._shared.turns
         if turns.is_shared:
-            turns.wait(self._tenant, self._go_on)
+            turns.wait(self._tenant, self._continue_after_yield)
         else:
-            self._shared.call_soon(self._go_on)
+            self._shared.call_soon(self._continue_after_yield)
 
-    def _go_on(self) -> None:
+    def _continue_after_yield(self) -> None:
         self._yielded = False
         if not self._paused and not self.closed:
-            self._take_rest()
+            self._handle_rest()
 
-    def _take_rest(self) -> None:
+    def _handle_rest(self) -> None:
         rest, self._rest = self._rest, b""
         if rest:
-            self._take(bytearray(rest), 0, len(rest))
+            self._handle_frames(bytearray(rest), 0, len(rest))
         if not self._paused and not self._yielded and not self.closed:
             self._transport.watch_readable(self._on_readable)
 
-    def _begins_http(self, buffer: bytearray, position: int, end: int) -> bool:
-        """Whether this is an HTTP request; if so, an `HttpExchange` takes the connection over."""
+    def _take_http(self, buffer: bytearray, position: int, end: int) -> bool:
+        """Gives the connection to an `HttpExchange` if this is an HTTP request; returns whether it is."""
         service = self._shared.http
         if service is None or self._responses or self._out or bytes(buffer[position : position + 4]) not in METHODS:
             return False
@@ -307,19 +309,19 @@ class Connection:
         self._frame_since = self.last_active
         return True
 
-    def _handle(self, buffer: bytearray, start: int, end: int) -> None:
+    def _handle_frame(self, buffer: bytearray, start: int, end: int) -> None:
         try:
             response = self._shared.service.handle(buffer, start, end, self.peer)
         except Refused as refusal:
             _log.warning("request_refused peer=%s:%d reason=%s", self.peer.host, self.peer.port, refusal)
-            self._refuse()
+            self._close_after_responses()
             return
         if isinstance(response, Pending):
             self._responses.append(response)
             response.when_resolved(self._send_resolved)
-            if response.turn is not None and not response.turn.is_over:
-                self._turn = response.turn
-                self._turn.when_over(self._turn_is_over)
+            if response.read_pause is not None and not response.read_pause.is_over:
+                self._read_pause = response.read_pause
+                self._read_pause.when_over(self._on_read_pause_over)
                 self._pause()
             if response.resolved:
                 self._send_resolved()
@@ -341,8 +343,8 @@ class Connection:
             self._shared.pauses += 1
             self._transport.watch_readable(None)
 
-    def _turn_is_over(self) -> None:
-        self._turn = None
+    def _on_read_pause_over(self) -> None:
+        self._read_pause = None
         self._resume()
 
     def _throttle(self, throttle_ms: int) -> None:
@@ -383,7 +385,7 @@ class Connection:
         if (
             not self._paused
             or self.closed
-            or self._turn is not None
+            or self._read_pause is not None
             or self._mute is not None
             or len(self._responses) >= self._shared.max_waiting_responses
             or self._unsent > self._shared.max_unsent_bytes
@@ -391,7 +393,7 @@ class Connection:
             return
         self._paused = False
         if not self._yielded:
-            self._take_rest()
+            self._handle_rest()
 
     # Writing
 
@@ -406,7 +408,7 @@ class Connection:
             if response.parts is not None:
                 self._send(response.parts)
             if response.is_last:
-                self._refuse()
+                self._close_after_responses()
                 return
         if self._paused:
             self._resume()
@@ -493,8 +495,8 @@ class Connection:
 
     # Ending
 
-    def _refuse(self) -> None:
-        """Ends the connection of a peer that broke the protocol, after the responses that are ready."""
+    def _close_after_responses(self) -> None:
+        """Closes the connection after the responses that are ready."""
         if self._out and not self._blocked:
             self._flush()
         self.close()
@@ -539,13 +541,13 @@ class Connection:
         return (bool(self._responses) or self._mute is not None) and not self._blocked
 
     def is_stalling(self, now: float) -> bool:
-        """Whether a frame has begun and arrives slower than an honest peer sends."""
+        """Whether a frame has begun and arrives slower than the minimum rate."""
         elapsed = now - self._frame_since
         return (
             self._frame is not None
             and self._mute is None
             and elapsed > _STALLED_SECONDS
-            and self._frame_filled < elapsed * _SLOWEST_BYTES_PER_SECOND
+            and self._frame_filled < elapsed * _MIN_BYTES_PER_SECOND
         )
 
 

@@ -14,7 +14,7 @@ from millstream.common.prometheus import REQUEST_SECONDS, Histogram
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
-from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, Locate, MalformedMessage, skip_tags
+from millstream.formats.protocol.primitives import MAX_TEXT_BYTES, Cursor, Locate, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, Schema, request_schema, response_schema
 from millstream.formats.protocol.steps import is_long, read_in_steps, write_in_steps
 from millstream.node.server.auditing import ADMINISTRATION, Auditor, NoAuditor
@@ -23,6 +23,7 @@ from millstream.node.server.request import (
     Api,
     Context,
     DataAuthorization,
+    DeferredResults,
     FetchService,
     FetchTopics,
     ListenerRules,
@@ -30,9 +31,8 @@ from millstream.node.server.request import (
     ProduceService,
     Refusals,
     Response,
-    TurnTaker,
 )
-from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.service import Parts, Peer, Pending, ReadPause, Refused
 from millstream.node.server.throttling import (
     ClientThrottle,
     FetchThrottle,
@@ -42,10 +42,10 @@ from millstream.node.server.throttling import (
 )
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
-_SMALL_REQUEST_BYTES = 16 << 20
-"""The limit of all requests except Produce, which carries records."""
-_WHOLE_REQUEST_BYTES = 8 << 10
-"""Longer requests are decoded in steps (`formats/protocol/steps.py`). Their connection is not read meanwhile."""
+_MAX_REQUEST_BYTES = 16 << 20
+"""The limit for all APIs except Produce, which carries records."""
+_MAX_BYTES_READ_AT_ONCE = 8 << 10
+"""Longer requests are read in steps (`formats/protocol/steps.py`). Their connection is not read meanwhile."""
 
 _REQUEST_HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD = struct.Struct(">ii")
@@ -55,7 +55,7 @@ _log = logging.getLogger("millstream.broker")
 
 
 class Dispatcher:
-    """Handles the requests of all connections."""
+    """Handles the requests of all connections: finds the API, decodes, calls the handler, and encodes the response."""
 
     def __init__(
         self,
@@ -156,8 +156,8 @@ class Dispatcher:
             raise Refused(f"API key {key} is not offered")
         if key in self._rules.hidden and self._rules.hides(key, peer):
             raise Refused(f"{api.name} is for brokers; listener {peer.listener} is for clients")
-        if end - start > _SMALL_REQUEST_BYTES:
-            raise Refused(f"{api.name} request of {end - start} bytes; the limit is {_SMALL_REQUEST_BYTES}")
+        if end - start > _MAX_REQUEST_BYTES:
+            raise Refused(f"{api.name} request of {end - start} bytes; the limit is {_MAX_REQUEST_BYTES}")
         client_id = _text(buffer, position - max(length, 0), position)
         if not api.first_version <= version <= api.last_version:
             if key != API_VERSIONS_KEY:
@@ -195,14 +195,14 @@ class Dispatcher:
             request, refused = self._authorization.produce(request, version, peer)
             results, wait = produce.append(request, version, buffer, by_broker=by_broker)
             if refused:
-                results, wait = [*results, *refused], _and_refused(wait, refused)
+                results, wait = [*results, *refused], _with_refusals(wait, refused)
         throttle_ms = 0
         if client is not None:
             # Counted at once, not with the response: requests that are pipelined must not pass before it is known.
             throttle_ms = max(client.produced(end - position), client.worked(self._now() - begun))
             throttle_peer(peer, throttle_ms)
         if request.acks == 0:
-            if isinstance(wait, TurnTaker):
+            if isinstance(wait, DeferredResults):
                 return self._produce_without_response(wait, begun, peer)
             _refuse_failed(results)
             self._produce_durations.observe(self._now() - begun)
@@ -212,20 +212,20 @@ class Dispatcher:
 
             def deliver(final: ProduceResults) -> None:
                 self._produce_durations.observe(self._now() - begun)
-                pending.is_last = _has_lost_the_cluster(final)
+                pending.is_last = _is_leader_unknown(final)
                 pending.resolve(self._produce_response(final, version, flexible, correlation_id, peer, throttle_ms))
 
             wait(deliver)
-            if isinstance(wait, TurnTaker):
-                pending.turn = wait.turn
+            if isinstance(wait, DeferredResults):
+                pending.read_pause = wait.read_pause
             return pending
         response = self._produce_response(results, version, flexible, correlation_id, peer, throttle_ms)
         self._produce_durations.observe(self._now() - begun)
         return response
 
-    def _produce_without_response(self, wait: TurnTaker, begun: float, peer: Peer) -> Pending:
+    def _produce_without_response(self, wait: DeferredResults, begun: float, peer: Peer) -> Pending:
         pending = Pending()
-        pending.turn = wait.turn
+        pending.read_pause = wait.read_pause
 
         def taken(final: ProduceResults) -> None:
             self._produce_durations.observe(self._now() - begun)
@@ -255,8 +255,8 @@ class Dispatcher:
     ) -> Parts | Pending:
         if not fetch_codec.FIRST_VERSION <= version <= fetch_codec.LAST_VERSION:
             raise Refused(f"fetch version {version} is not offered")
-        if end - position > _SMALL_REQUEST_BYTES:
-            raise Refused(f"fetch request of {end - position} bytes; the limit is {_SMALL_REQUEST_BYTES}")
+        if end - position > _MAX_REQUEST_BYTES:
+            raise Refused(f"fetch request of {end - position} bytes; the limit is {_MAX_REQUEST_BYTES}")
         flexible = version >= fetch_codec.FIRST_FLEXIBLE
         if flexible:
             position = _skip_header_tags(buffer, position, end)
@@ -326,7 +326,7 @@ class Dispatcher:
     ) -> Parts | Pending:
         assert api.handler is not None
         begun = self._now()
-        if end - position > _WHOLE_REQUEST_BYTES:
+        if end - position > _MAX_BYTES_READ_AT_ONCE:
             return self._call_in_steps(
                 api, bytes(buffer[position:end]), version, correlation_id, context, begun, client
             )
@@ -342,10 +342,10 @@ class Dispatcher:
                 if client is not None:
                     throttle_response(api.name, version, encoded, context.peer, client, self._now() - begun)
                 return encoded
-            response = _already(response)
-        turn = Turn() if is_split(api.name, request) else None
+            response = _already_there(response)
+        read_pause = ReadPause() if is_split(api.name, request) else None
         work = self._encoded(api.name, response, version, correlation_id)
-        return self._later(api, work, context, version, begun, turn, client, awaited=response)
+        return self._later(api, work, context, version, begun, read_pause, client, awaited=response)
 
     def _call_in_steps(
         self,
@@ -357,19 +357,19 @@ class Dispatcher:
         begun: float,
         client: ClientThrottle | None,
     ) -> Pending:
-        turn = Turn()
+        read_pause = ReadPause()
 
         async def work() -> Parts:
             cursor = _cursor(api.name, body, 0, len(body), version)
             request = await self.turnstile.through(read_in_steps(request_schema(api.name), cursor, version))
             if not is_split(api.name, request):
-                turn.turn_is_over()  # the handler keeps the order of later requests
+                read_pause.end()  # the handler keeps the order of later requests
             response = self._respond(api, request, context)
             if not isinstance(response, Awaitable):
-                response = _already(response)
+                response = _already_there(response)
             return await self._encoded(api.name, response, version, correlation_id)
 
-        return self._later(api, work(), context, version, begun, turn, client)
+        return self._later(api, work(), context, version, begun, read_pause, client)
 
     def _respond(self, api: Api, request: Message, context: Context) -> "Response | Awaitable[Response]":
         assert api.handler is not None
@@ -401,15 +401,15 @@ class Dispatcher:
         context: Context,
         version: int,
         begun: float,
-        turn: Turn | None,
+        read_pause: ReadPause | None,
         client: ClientThrottle | None,
         *,
         awaited: object = None,
     ) -> Pending:
-        """The response of a task. With a turn, the connection is not read until the turn is over. `awaited` is what
+        """The response of a task. The connection is not read during the read pause, if there is one. `awaited` is what
         `work` awaits first."""
         pending, peer = Pending(), context.peer
-        pending.turn = turn
+        pending.read_pause = read_pause
         watched = self.turns.over(work, api.name, peer, awaited)
         task = asyncio.ensure_future(watched, loop=self._loop)
         self._tasks.add(task)
@@ -432,14 +432,14 @@ class Dispatcher:
                     if client is not None:
                         throttle_response(api.name, version, done.result(), peer, client, watched.seconds)
                     pending.resolve(done.result())
-            if turn is not None and not turn.is_over:
-                turn.turn_is_over()
+            if read_pause is not None and not read_pause.is_over:
+                read_pause.end()
 
         task.add_done_callback(finished)
         return pending
 
 
-async def _already(response: Response) -> Response:
+async def _already_there(response: Response) -> Response:
     return response
 
 
@@ -450,28 +450,28 @@ def _cursor(api: str, buffer: bytes | bytearray, position: int, end: int, versio
     """
     if request_schema(api).is_flexible(version):
         position = _skip_header_tags(buffer, position, end)
-    return Cursor(buffer, position, end, most_items=most_items(api), longest_text=LONGEST_TEXT)
+    return Cursor(buffer, position, end, most_items=most_items(api), longest_text=MAX_TEXT_BYTES)
 
 
-def _and_refused(
+def _with_refusals(
     wait: Callable[[Callable[[ProduceResults], None]], None] | None, refused: ProduceResults
 ) -> Callable[[Callable[[ProduceResults], None]], None] | None:
     """Delivers the results of refused topics with the others."""
     if wait is None:
         return None
-    if isinstance(wait, TurnTaker):
-        return _RefusedToo(wait, refused)
+    if isinstance(wait, DeferredResults):
+        return _ResultsWithRefusals(wait, refused)
     return lambda deliver: wait(lambda final: deliver([*final, *refused]))
 
 
-class _RefusedToo(TurnTaker):
-    """The turn of a held request, with the results of the topics that were refused before."""
+class _ResultsWithRefusals(DeferredResults):
+    """The results of a held request, together with those of the topics that were refused before."""
 
     __slots__ = ("_held", "_refused")
 
-    def __init__(self, held: TurnTaker, refused: ProduceResults) -> None:
+    def __init__(self, held: DeferredResults, refused: ProduceResults) -> None:
         super().__init__()
-        self.turn = held.turn
+        self.read_pause = held.read_pause
         self._held = held
         self._refused = refused
 
@@ -487,7 +487,7 @@ def _refuse_failed(results: ProduceResults) -> None:
                 raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
 
 
-def _has_lost_the_cluster(results: ProduceResults) -> bool:
+def _is_leader_unknown(results: ProduceResults) -> bool:
     """Whether this node lost the leadership of a partition and does not know the new leader.
 
     librdkafka is often connected to this node alone, and would request metadata from it again and again. After the

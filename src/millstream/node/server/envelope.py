@@ -3,7 +3,7 @@
 import struct
 
 from millstream.common.lazy_dataclass import dataclass
-from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage, skip_tags
+from millstream.formats.protocol.primitives import MAX_TEXT_BYTES, Cursor, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.formats.protocol.steps import read_in_steps
 from millstream.node.server.dispatch import encode_in_turns
@@ -40,7 +40,7 @@ async def read_body(api: str, frame: bytes, head: RequestHead, turnstile: Turnst
     position = head.end
     if schema.is_flexible(head.version):
         position = _skip_tags(frame, position)
-    cursor = Cursor(frame, position, most_items=most_items(api), longest_text=LONGEST_TEXT)
+    cursor = Cursor(frame, position, most_items=most_items(api), longest_text=MAX_TEXT_BYTES)
     return await turnstile.through(read_in_steps(schema, cursor, head.version))
 
 

@@ -118,7 +118,7 @@ class FairTurns:
             self._call_soon(self._serve)
 
     def _serve(self) -> None:
-        """One share for each waiting tenant. The loop looks for new requests before the next call."""
+        """Gives one share to each waiting tenant. The loop polls its sockets before the next call."""
         self._is_scheduled = False
         stopwatch, queue = self._stopwatch, self._queue
         begun = stopwatch()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 _KEPT_PER_SIZE = 4
-_LARGEST_KEPT = 8 << 20
+_MAX_KEPT_BYTES = 8 << 20
 _SMALLEST = 16 << 10
 _TAKEN_AT_ONCE = 1 << 20
 _ALWAYS_GRANTED = 64 << 10
@@ -52,7 +52,7 @@ class RequestMemory:
         """Ends the reservation of `size` bytes."""
         rounded = _rounded(size)
         self._used -= rounded
-        if len(buffer) == rounded <= _LARGEST_KEPT:
+        if len(buffer) == rounded <= _MAX_KEPT_BYTES:
             kept = self._free.setdefault(rounded, [])
             if len(kept) < _KEPT_PER_SIZE:
                 kept.append(buffer)
@@ -69,7 +69,7 @@ class RequestMemory:
 
 
 def _rounded(size: int) -> int:
-    return max(_SMALLEST, 1 << (size - 1).bit_length()) if size <= _LARGEST_KEPT else size
+    return max(_SMALLEST, 1 << (size - 1).bit_length()) if size <= _MAX_KEPT_BYTES else size
 
 
 def address_key(host: str) -> str:

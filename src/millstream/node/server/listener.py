@@ -19,7 +19,7 @@ from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.handshakes import HandshakeGate, HandshakeLimits
 from millstream.node.server.limits import LogThrottle, OpenConnections, RequestMemory, address_key
 from millstream.node.server.network import Listening, Network, Transport
-from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, METHODS, HttpService
+from millstream.node.server.plain_http import MAX_FRAME_BYTES, METHODS, HttpService
 from millstream.node.server.service import Authentication, HeldRequests, Peer, Service
 from millstream.node.server.tls import HandshakeError, NotTlsError, ServerTls, SilentPeerError, TlsRuntime, TlsTransport
 
@@ -29,7 +29,7 @@ _USE_HTTPS_RESPONSE = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_USE_HTTPS), _USE_HTTPS)
 )
-_MOST_DELAYED = 1000
+_MAX_DELAYED = 1000
 """The maximum number of connections above a quota that are kept open for the delay."""
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
 _log = logging.getLogger("millstream.net")
@@ -117,7 +117,7 @@ class Listener:
         self.login_memory = RequestMemory(min(limits.request_memory_bytes // 8, _LOGIN_MEMORY_BYTES))
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
-        self.max_frame_bytes = min(limits.max_frame_bytes, LARGEST_FRAME_BYTES)
+        self.max_frame_bytes = min(limits.max_frame_bytes, MAX_FRAME_BYTES)
         self.max_waiting_responses = limits.max_waiting_responses
         self.max_unsent_bytes = limits.max_unsent_bytes
         self.now = loop.time
@@ -274,7 +274,7 @@ class Listener:
 
     def _close_later(self, transport: Transport, delay_s: float) -> None:
         """Closes a connection above the quota of its address after a delay: a client that retries at once waits."""
-        if len(self._delayed) >= _MOST_DELAYED:
+        if len(self._delayed) >= _MAX_DELAYED:
             transport.close()
             return
 
@@ -289,7 +289,7 @@ class Listener:
         self._forget_address(connection.peer.counted_as)
 
     def _address(self, host: str) -> str:
-        """What the limits count it as: an address with a limit of its own counts alone."""
+        """The key under which the limits count an address: an address with its own limit has its own key."""
         return host if host in self.limits.max_connections_of_address else address_key(host)
 
     def _forget_address(self, address: str) -> None:

@@ -16,9 +16,9 @@ from millstream.node.server.service import Peer
 
 METHODS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"TRAC", b"CONN"))
 """The first bytes of HTTP requests. Other methods than GET and HEAD get status 405."""
-LARGEST_FRAME_BYTES = 1 << 30
+MAX_FRAME_BYTES = 1 << 30
 """Below the smallest of METHODS, read as a size."""
-LARGEST_HEAD_BYTES = 16 << 10
+MAX_HEAD_BYTES = 16 << 10
 _READ_BYTES = 4096
 TEXT = "text/plain; charset=utf-8"
 
@@ -91,10 +91,10 @@ class HttpExchange:
         end = self._head.find(b"\r\n\r\n")
         if end < 0:
             end = self._head.find(b"\n\n")
-        if end < 0 and len(self._head) <= LARGEST_HEAD_BYTES:
+        if end < 0 and len(self._head) <= MAX_HEAD_BYTES:
             return False
-        if end < 0 or end > LARGEST_HEAD_BYTES:
-            self._deliver(HttpResponse(431, f"the request head is larger than {LARGEST_HEAD_BYTES} bytes\n".encode()))
+        if end < 0 or end > MAX_HEAD_BYTES:
+            self._deliver(HttpResponse(431, f"the request head is larger than {MAX_HEAD_BYTES} bytes\n".encode()))
             return True
         lines = bytes(self._head[:end]).decode("latin-1").splitlines()
         words = lines[0].split(" ")

@@ -10,7 +10,7 @@ from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.protocol.fetch import ResponseParts
 from millstream.formats.protocol.schema import request_schema
 from millstream.formats.protocol.wire_types import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseApiKeys
-from millstream.node.server.service import Peer, Turn
+from millstream.node.server.service import Peer, ReadPause
 
 
 class FileResponse(Protocol):
@@ -109,16 +109,17 @@ class ListenerRules:
         return key in self.hidden and peer.listener in self.client_listeners
 
 
-class TurnTaker:
-    """Delivers the results of a held request later. Its connection is not read until its turn is over.
+class DeferredResults:
+    """Delivers the results of a held Produce request later. The connection is not read until the read pause is over.
 
-    It has a turn and is none: a compiled class that can be called must not have a base that cannot (ADR 36).
+    The read pause is an attribute and not a base class: a compiled class that can be called must not have a base that
+    cannot (ADR 36).
     """
 
-    __slots__ = ("turn",)
+    __slots__ = ("read_pause",)
 
     def __init__(self) -> None:
-        self.turn = Turn()
+        self.read_pause = ReadPause()
 
     def __call__(self, deliver: "Callable[[ProduceResults], None]") -> None:
         raise NotImplementedError
@@ -133,7 +134,7 @@ class ProduceService(Protocol):
         ...
 
 
-class Waiting(Protocol):
+class WaitingFetch(Protocol):
     def give_up(self) -> None:
         """The client has disconnected."""
         ...
@@ -147,7 +148,7 @@ class FetchService(Protocol):
         deliver: Callable[[FetchTopics, int, int], None],
         refusals: Refusals | None = None,
         admits: Callable[[int], bool] | None = None,
-    ) -> Waiting | None:
+    ) -> WaitingFetch | None:
         """Responds through `deliver` (topics, top-level error, session id), now or later. `refusals` has the topics
         that the client may not read; None if it may read all. `admits` is called with the size of the records that were
         found; if it returns false, the response is empty."""

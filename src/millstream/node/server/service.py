@@ -1,4 +1,5 @@
-"""The interface between connections and the broker: a service that responds to frames, now or later (`Pending`).
+"""The interface between connections and the dispatcher: `Service` takes a frame and returns its response, now or later
+(`Pending`). Also here: `Peer`, the client of a connection, and `Authentication`, its login.
 
 `HeldRequests` stands in for the service while a node starts: it keeps requests, within limits, until the service is
 ready. So a node can accept connections early and respond to probes.
@@ -30,6 +31,10 @@ Part = bytes | bytearray | FilePart
 Parts = Sequence[Part]
 
 
+LOCAL_LISTENER = "local"
+"""The listener name of a node's requests to the controller in its own process."""
+
+
 @dataclass(slots=True)
 class Peer:
     """The client of a connection."""
@@ -38,7 +43,7 @@ class Peer:
     port: int
     listener: str
     counted_as: str = ""
-    """The address that the limits of its listener have counted. The limits may change while it is connected."""
+    """The address under which the listener counts this connection for its limits. The limits may change later."""
     client_id: str = ""
     client_software: str = "unknown"
     principal: Principal = ANONYMOUS
@@ -51,11 +56,11 @@ class Peer:
     is_node: bool = False
     """Whether it is this node itself. Its requests need no permission."""
     broker_claim: str = field(default="", repr=False)
-    """What the client said to prove that it is a broker, if it did (`node/cluster/broker_proof.py`)."""
+    """The proof that the client sent to show that it is a broker; empty if none (`node/cluster/broker_proof.py`)."""
     access: object | None = None
-    """What the client may do: kept by the authorizer."""
+    """The permissions of the client. The authorizer keeps them here."""
     authentication: "Authentication | None" = None
-    """Of a SASL listener: gets every frame first. None when nothing is left to do for it."""
+    """The login of a client of a SASL listener: it gets every frame first. None without a login, or after it."""
     throttle: Callable[[int], None] | None = None
     """Mutes the connection for some milliseconds: responses are sent, and the socket is not read."""
     closed: bool = False
@@ -69,9 +74,9 @@ class Peer:
             callback()
 
 
-class Turn:
-    """The turn of a request that waits before it is handled. Its connection is not read until the turn is over, so a
-    connection waits for one turn at a time."""
+class ReadPause:
+    """The time in which a connection is not read, because its last request waits before it is handled. The handler
+    ends it. A connection has at most one read pause."""
 
     __slots__ = ("_on_over", "is_over")
 
@@ -82,7 +87,8 @@ class Turn:
     def when_over(self, callback: Callable[[], None]) -> None:
         self._on_over = callback
 
-    def turn_is_over(self) -> None:
+    def end(self) -> None:
+        """Lets the connection read again."""
         self.is_over = True
         if self._on_over is not None:
             self._on_over()
@@ -99,8 +105,8 @@ class Pending:
         "is_last",
         "on_abandon",
         "parts",
+        "read_pause",
         "resolved",
-        "turn",
     )
 
     def __init__(self) -> None:
@@ -112,13 +118,12 @@ class Pending:
         self.held_bytes = 0
         """Bytes of a response that is ready and waits for earlier ones."""
         self.parts: Parts | None = None
-        self.turn: Turn | None = None
-        """Until it is over, the connection is not read."""
+        self.read_pause: ReadPause | None = None
         self.on_abandon: Callable[[], None] | None = None
         self._on_resolved: Callable[[], None] | None = None
 
     def resolve(self, parts: Parts | None) -> None:
-        """Sets the response; None if the request wants none."""
+        """Sets the response; None if the request has no response."""
         assert not self.resolved, "a request has one response"
         self.resolved = True
         self.parts = parts
@@ -169,22 +174,26 @@ class Refused(Exception):
 
 
 class Service(Protocol):
+    """Handles the requests of connections: the dispatcher, or `HeldRequests` while the node starts."""
+
     def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> "Parts | Pending | None":
         """Handles the request in buffer[start:end]. The buffer is reused as soon as this returns."""
         ...
 
 
-_MOST = 1024
-_LARGEST_BYTES = 64 << 10
+_MAX_HELD_REQUESTS = 1024
+_MAX_HELD_REQUEST_BYTES = 64 << 10
 """First requests of a client are small: it sends records only after some responses."""
 
 
 class HeldRequests:
+    """The service of a node that is starting: it keeps requests until the node is ready."""
+
     def __init__(self) -> None:
         self._held: list[tuple[bytearray, Peer, Pending]] = []
 
     def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Pending:
-        if end - start > _LARGEST_BYTES or len(self._held) >= _MOST:
+        if end - start > _MAX_HELD_REQUEST_BYTES or len(self._held) >= _MAX_HELD_REQUESTS:
             raise Refused("the node is starting, and too many requests wait: try again")
         pending = Pending()
         self._held.append((buffer[start:end], peer, pending))

@@ -51,8 +51,8 @@ class File(Protocol):
         ...
 
     def is_resident(self, position: int, length: int) -> bool:
-        """Whether reading this range would not wait for the disk, judged by samples. True when the platform cannot
-        tell."""
+        """Whether reading this range would not wait for the disk, judged by samples. True if the platform does not
+        support this."""
         ...
 
     def read_ahead(self, position: int, length: int) -> None:

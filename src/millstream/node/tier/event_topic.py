@@ -15,7 +15,6 @@ from typing import Protocol
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import tier
 from millstream.formats.model.errors import KafkaError
-from millstream.formats.model.identifiers import TopicName
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.environment import Environment
@@ -114,7 +113,7 @@ class TierEvents:
 
     async def _write_some(self) -> None:
         """Write events of one partition of the topic: all that wait, up to a limit."""
-        await self._topics.ensure(TopicName(REMOTE_LOG_METADATA_TOPIC), _PARTITIONS, _REPLICAS, _SETTINGS)
+        await self._topics.ensure(REMOTE_LOG_METADATA_TOPIC, _PARTITIONS, _REPLICAS, _SETTINGS)
         place = self._waiting[0][0]
         taken = [each for each in self._waiting if each[0] == place][:_MOST_AT_ONCE]
         batch = build_batch([Record(None, event, timestamp=now_ms) for _, event, now_ms in taken])

@@ -338,7 +338,7 @@ class PartitionTier:
             return None
 
     async def _start_from(self, manifest: Manifest, epoch: int) -> None:
-        """The empty log of a leader goes on where the tier ends."""
+        """Continues the empty log of a leader at the end of the tier."""
         start = await tier_start(self.context.tail, manifest)
         self._check_leader(epoch)
         log, partition = self.log, self.partition
@@ -416,7 +416,7 @@ class PartitionTier:
         """As leader: the manifest as another has written it, which may have been deposed by an unclean election."""
         if found is None and self._version is not None:
             self._led_epoch = -1  # the topic is deleted, or the records in the tier are lost: decided as at the begin
-            raise StoreError(f"{self.name} is gone from the store")
+            raise StoreError(f"{self.name} is missing in the store")
         self._take(found or self._empty(), version)
         if found is None or not found.readable:
             return

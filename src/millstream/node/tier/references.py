@@ -1,4 +1,5 @@
-"""References to objects of the tier: which manifests name an object, beside that of the partition that has copied it.
+"""References to objects of the tier: the manifests that name an object, in addition to that of the partition that has
+copied it.
 
 Branches and restored topics name objects of other topics. A leader must not delete an object that another topic names,
 even if its metadata are old and do not have that topic. So the store itself has the list: `references.json`, beside the

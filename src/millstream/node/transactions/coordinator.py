@@ -18,14 +18,13 @@ from typing import Any, NamedTuple, TypeVar
 from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.table import transactions as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
+from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.state_machine import CoordinatorResult
-from millstream.node.coordination.runtime import CoordinatorRuntime, CoordinatorShards
+from millstream.node.coordination.runtime import CoordinatorRuntime, CoordinatorShards, java_hash
 from millstream.node.environment import Environment
-from millstream.node.groups.coordinator import java_hash
 from millstream.node.metadata.features import transaction_version
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.topic_names import TRANSACTION_STATE_TOPIC
@@ -50,6 +49,8 @@ from millstream.node.transactions.markers import TransactionMarkers
 
 
 class ProducerIds:
+    """New producer ids, in blocks that the controller allocates to this broker."""
+
     def __init__(self, link: ControllerLink, broker_id: int, broker_epoch: Callable[[], int]) -> None:
         """`broker_epoch` returns the current epoch of this broker's registration."""
         self._link = link
@@ -76,13 +77,12 @@ class ProducerIds:
             return taken
 
 
-STATE_TOPIC = TopicName(TRANSACTION_STATE_TOPIC)
 _log = logging.getLogger("millstream.transactions")
 
 
 class DecisionHold:
-    """Whether decisions wait for a backup (`millstream.transaction.hold`). Each new value holds them once, for the time
-    that it names; so a backup that was killed holds nothing for longer."""
+    """The hold of a backup (`millstream.transaction.hold`): decisions of transactions wait while it is on. Each new
+    value starts one hold, for the time in the value. So the hold of a backup that was killed ends too."""
 
     def __init__(self) -> None:
         self._seen = ""
@@ -96,8 +96,10 @@ class DecisionHold:
 
 
 class TransactionShards(CoordinatorShards):
+    """The runtimes of the partitions of `__transaction_state` that this broker leads."""
+
     def __init__(self, view: ClusterView, partitions: PartitionTable, environment: Environment) -> None:
-        super().__init__(STATE_TOPIC, partitions, environment, self._new_transaction_runtime, _log)
+        super().__init__(TRANSACTION_STATE_TOPIC, partitions, environment, self._new_transaction_runtime, _log)
         self._view = view
         self._hold = DecisionHold()
         self.on_decided: Callable[[CoordinatorRuntime, Transaction], None] = lambda runtime, decided: None
@@ -127,19 +129,19 @@ def shard_of(runtime: CoordinatorRuntime) -> TransactionShard:
     return runtime.state
 
 
-_HOLD_SECONDS = 0.1
-"""How long after the decision requests are held that find the last transaction ending. Markers rarely take longer, and
-a retry of the client does. If they take longer, a broker is slow or down, and the client gets CONCURRENT_TRANSACTIONS.
+_MAX_ENDING_WAIT_SECONDS = 0.1
+"""How long a request waits for the end of the last transaction, counted from its decision. Markers rarely take longer,
+but a retry of the client does. If they take longer, the client gets CONCURRENT_TRANSACTIONS.
 """
-_HELD_PAUSE_SECONDS = 0.02
-"""How often a request that would decide a transaction looks whether the hold of a backup is over."""
+_DECISION_HOLD_CHECK_SECONDS = 0.02
+"""The interval at which a request that would decide a transaction checks whether the hold of a backup is over."""
 _FIRST_RETRY_SECONDS = 0.05
 _MAX_RETRY_SECONDS = 2.0
 
 R = TypeVar("R")
 
 
-class _Ending(NamedTuple):
+class _EndingTransaction(NamedTuple):
     """A transaction whose markers are being written."""
 
     done: "asyncio.Future[None]"
@@ -147,6 +149,8 @@ class _Ending(NamedTuple):
 
 
 class TransactionCoordinator:
+    """Runs operations of transactional ids that this broker coordinates, and completes their transactions."""
+
     def __init__(
         self,
         view: ClusterView,
@@ -164,7 +168,7 @@ class TransactionCoordinator:
         self._shards = TransactionShards(view, partitions, environment)
         self._shards.on_decided = self._on_decided
         self._shards.on_closed = self._on_closed
-        self._ending: dict[str, _Ending] = {}
+        self._ending: dict[str, _EndingTransaction] = {}
         """Transactional ids whose transaction is ending, for requests that wait for it."""
         self._background = BackgroundTasks()
 
@@ -172,11 +176,11 @@ class TransactionCoordinator:
 
     async def ensure_topic(self) -> None:
         """Creates `__transaction_state` unless it exists; COORDINATOR_NOT_AVAILABLE if that fails."""
-        if STATE_TOPIC in self._view.image.topics:
+        if TRANSACTION_STATE_TOPIC in self._view.image.topics:
             return
         config = self._view.config
         await self._internal_topics.ensure(
-            STATE_TOPIC,
+            TRANSACTION_STATE_TOPIC,
             config[settings.TRANSACTION_STATE_LOG_NUM_PARTITIONS],
             config[settings.TRANSACTION_STATE_LOG_REPLICATION_FACTOR],
             {
@@ -189,10 +193,10 @@ class TransactionCoordinator:
         )
 
     def partition_of(self, transactional_id: str) -> int:
-        """The partition of STATE_TOPIC whose leader coordinates the transactions of that id."""
-        topic = self._view.image.topics.get(STATE_TOPIC)
+        """The partition of TRANSACTION_STATE_TOPIC whose leader coordinates the transactions of that id."""
+        topic = self._view.image.topics.get(TRANSACTION_STATE_TOPIC)
         if topic is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} does not exist yet")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{TRANSACTION_STATE_TOPIC} does not exist yet")
         return java_hash(transactional_id) % len(topic.partitions)
 
     # Operations
@@ -257,7 +261,7 @@ class TransactionCoordinator:
         *,
         adds: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether the partitions are part of the transaction, for their leaders. `adds` adds them."""
+        """For leaders of partitions: whether these are part of the transaction. With `adds` they are added to it."""
         client = ProducerIdentity(producer_id, producer_epoch)
         try:
             if adds:
@@ -325,7 +329,7 @@ class TransactionCoordinator:
         while True:
             with suppress(DecisionsHeld):
                 return await runtime.run(lambda now_ms: operation(shard, now_ms))
-            await asyncio.sleep(_HELD_PAUSE_SECONDS)  # bounded: a hold ends by itself
+            await asyncio.sleep(_DECISION_HOLD_CHECK_SECONDS)  # bounded: a hold ends by itself
 
     async def _run_with_id(
         self, transactional_id: str, operation: "Callable[[TransactionShard, int, int | None], CoordinatorResult[R]]"
@@ -341,7 +345,7 @@ class TransactionCoordinator:
     async def _retry_while_ending(self, transactional_id: str, operation: "Callable[[], Awaitable[R]]") -> R:
         """Retries an operation that found the last transaction ending, for a limited time."""
         loop = self._environment.loop
-        came_s = loop.time()
+        arrived_s = loop.time()
         while True:
             try:
                 return await operation()
@@ -349,7 +353,7 @@ class TransactionCoordinator:
                 ending = self._ending.get(transactional_id)
                 if error.code != ErrorCode.CONCURRENT_TRANSACTIONS or ending is None:
                     raise
-                wait_s = min(came_s, ending.since_s) + _HOLD_SECONDS - loop.time()
+                wait_s = min(arrived_s, ending.since_s) + _MAX_ENDING_WAIT_SECONDS - loop.time()
                 if wait_s <= 0:
                     raise
             await asyncio.wait((ending.done,), timeout=wait_s)
@@ -362,7 +366,7 @@ class TransactionCoordinator:
 
     def _on_decided(self, runtime: CoordinatorRuntime, decided: Transaction) -> None:
         loop = self._environment.loop
-        self._ending.setdefault(decided.transactional_id, _Ending(loop.create_future(), loop.time()))
+        self._ending.setdefault(decided.transactional_id, _EndingTransaction(loop.create_future(), loop.time()))
         # Markers are sent only when the decision is committed.
         runtime.when_settled(partial(self._send_markers, runtime, decided))
 
@@ -393,7 +397,7 @@ class TransactionCoordinator:
             pause_s = min(2 * pause_s, _MAX_RETRY_SECONDS)
 
     def _on_closed(self, runtime: CoordinatorRuntime) -> None:
-        """Ends the waiting for transactions that the next coordinator completes."""
+        """Wakes requests that wait for transactions of this shard: the next coordinator completes those."""
         if runtime.is_loaded:
             for transaction in shard_of(runtime).transactions.values():
                 if transaction.is_decided:

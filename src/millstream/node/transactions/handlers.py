@@ -42,9 +42,9 @@ from millstream.formats.protocol.wire_types import (
 )
 from millstream.node.coordination.core.expression import Expression
 from millstream.node.coordination.core.state_machine import KnownEpochs
-from millstream.node.groups.coordinator import GROUP_TOPIC, GroupCoordinator
+from millstream.node.groups.coordinator import GroupCoordinator
 from millstream.node.metadata.image import MetadataImage
-from millstream.node.metadata.topic_names import INTERNAL_TOPICS, check_topic_name
+from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, check_topic_name
 from millstream.node.replicas.local_partition import Role
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionDirectory, PartitionTable
@@ -137,7 +137,7 @@ class TransactionHandlers:
         client = ProducerIdentity(request.producer_id, request.producer_epoch)
         try:
             await self._groups.ensure_topic()
-            at = TopicPartition(GROUP_TOPIC, self._groups.partition_of(request.group_id))
+            at = TopicPartition(CONSUMER_OFFSETS_TOPIC, self._groups.partition_of(request.group_id))
         except KafkaError as error:
             return {"error_code": error.code}
         code = await self._added(request.transactional_id, client, (at,), client_version=0)

@@ -1,4 +1,4 @@
-"""Produce in a transaction: verifies with the coordinator that the transaction has the partition (KIP-890).
+"""Produce in a transaction: verifies with the coordinator that the partition belongs to the transaction (KIP-890).
 
 A request whose partitions are all verified is appended at once. Any other request waits for the coordinator. Later
 requests of the same producer wait too, on every connection, so that sequences stay in order. Requests that wait
@@ -6,6 +6,9 @@ together are verified by one request to the coordinator.
 
     arrived ──verified, no earlier request waits──> appended ──> response
        └──────> waiting (its bytes are copied) ──response of the coordinator──> appended ──> response
+
+Also here: `ProduceCall`, the produce request that all stages of `data/produce.py` pass on, and `refused`. The package
+`data` imports this one, so they cannot be there.
 """
 
 import logging
@@ -24,7 +27,7 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import ProduceResults
 from millstream.node.storage.log.appended import Appended
-from millstream.node.transactions.verification import FIRST_THAT_ADDS, for_producer
+from millstream.node.transactions.verification import FIRST_PRODUCE_THAT_ADDS, for_producer
 
 Deliver = Callable[[ProduceResults], None]
 Produced = tuple[ProduceResults, Callable[[Deliver], None] | None]
@@ -34,14 +37,16 @@ MAX_WAITING_BYTES = 256 << 20
 """Limit of the requests that wait for coordinators. Requests above it are refused with a retriable error."""
 
 _ALL_IN_SYNC = -1
-_FLAGS = ATTRIBUTES_START + 1
-_WRITER = Struct(">qh")
+_FLAGS_BYTE = ATTRIBUTES_START + 1
+_PRODUCER = Struct(">qh")
 """Producer id and epoch in a batch's header, and where they are."""
-_WRITER_START = 43
+_PRODUCER_START = 43
 _log = logging.getLogger("millstream.transactions")
 
 
 class Verification(Protocol):
+    """Verifies partitions with the transaction coordinator, on this or another broker."""
+
     def verify(
         self,
         transactional_id: str,
@@ -84,7 +89,7 @@ class Verified:
         return partition.append(batches, now_ms, guard=guard, needs_guard=self._needs_guard)
 
 
-_CONTINUED = Verified(needs_guard=True)
+_ALREADY_VERIFIED = Verified(needs_guard=True)
 """For transactions that are open in all partitions of a request: no verification is needed."""
 
 
@@ -131,6 +136,8 @@ class _Batches:
 
 
 class _WaitingRequest:
+    """A request that waits for its coordinator, or for an earlier request of its producer."""
+
     __slots__ = ("append", "batches", "call", "deliver", "size")
 
     def __init__(self, call: ProduceCall, batches: _Batches, append: Append) -> None:
@@ -146,6 +153,8 @@ class _WaitingRequest:
 
 
 class TransactionalProduce:
+    """Verifies the partitions of transactional produce requests, and keeps the requests of a producer in order."""
+
     def __init__(
         self,
         partitions: PartitionTable,
@@ -153,7 +162,7 @@ class TransactionalProduce:
         environment: Environment,
         is_enabled: Callable[[], bool],
     ) -> None:
-        """`is_enabled` tells whether partitions are verified for producers that add them with AddPartitionsToTxn."""
+        """`is_enabled` returns whether partitions are verified for producers that add them with AddPartitionsToTxn."""
         self._partitions = partitions
         self._verification = verification
         self._environment = environment
@@ -167,7 +176,7 @@ class TransactionalProduce:
         """Appends the request, now or when the coordinator has verified its partitions."""
         request, version, buffer = call.request, call.version, call.buffer
         if self._continues_transaction(request, version, buffer):
-            call.verified = _CONTINUED
+            call.verified = _ALREADY_VERIFIED
             return append(call)
         try:
             batches = self._batches(request, version, buffer)
@@ -206,14 +215,18 @@ class TransactionalProduce:
                 return False
             for index, start, end in datas:
                 partition = known.get(index)
-                if partition is None or end - start < HEADER_SIZE or not buffer[start + _FLAGS] & TRANSACTIONAL_BIT:
+                if (
+                    partition is None
+                    or end - start < HEADER_SIZE
+                    or not buffer[start + _FLAGS_BYTE] & TRANSACTIONAL_BIT
+                ):
                     return False
-                writer = _WRITER.unpack_from(buffer, start + _WRITER_START)
+                producer = _PRODUCER.unpack_from(buffer, start + _PRODUCER_START)
                 if first is None:
-                    first = writer
-                elif writer != first:
+                    first = producer
+                elif producer != first:
                     return False
-                if not partition.has_open_transaction(*writer):
+                if not partition.has_open_transaction(*producer):
                     return False
         return first is not None and request.acks == _ALL_IN_SYNC and first[0] not in self._queues
 
@@ -246,7 +259,7 @@ class TransactionalProduce:
 
     def _begin_verification(self, batches: _Batches, version: int, verified: Verified) -> None:
         """Finds the partitions to verify. A partition that refuses does so again at the append."""
-        adds = version >= FIRST_THAT_ADDS
+        adds = version >= FIRST_PRODUCE_THAT_ADDS
         if not adds and not self._is_enabled():
             return
         for partition, sequence in batches.partitions:
@@ -306,7 +319,7 @@ class TransactionalProduce:
                 batches.producer_id,
                 batches.epoch,
                 list(unverified),
-                adds=first.call.version >= FIRST_THAT_ADDS,
+                adds=first.call.version >= FIRST_PRODUCE_THAT_ADDS,
             )
         except Exception:
             _log.exception("verification_failed transactional_id=%s", batches.transactional_id)

@@ -1,4 +1,4 @@
-"""Verifies with the transaction coordinator that a transaction has a partition, before its first batch (KIP-890).
+"""Verifies with the coordinator that a partition belongs to a transaction, before its first batch (KIP-890).
 
 Without this, a delayed batch could arrive after the end of its transaction, and open a transaction that no coordinator
 knows. With `adds` the request also adds the partitions, as transaction version 2 does.
@@ -113,7 +113,7 @@ class TransactionVerification:
     ) -> Results:
         try:
             index = self._local.partition_of(transactional_id)
-            state = self._view.image.partition(TopicPartition(TopicName(TRANSACTION_STATE_TOPIC), index))
+            state = self._view.image.partition(TopicPartition(TRANSACTION_STATE_TOPIC, index))
             if state is None or state.leader == NO_LEADER:
                 return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if state.leader == self._view.node_id:
@@ -176,14 +176,14 @@ def for_producer(error: ErrorCode, version: int) -> ErrorCode:
 
     All producers retry NOT_ENOUGH_REPLICAS; not all of them retry the coordinator's errors.
     """
-    if error in _RETRIABLE or (error == ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_THAT_ADDS):
+    if error in _RETRIABLE or (error == ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_PRODUCE_THAT_ADDS):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if error == ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     return error
 
 
-FIRST_THAT_ADDS = 12
+FIRST_PRODUCE_THAT_ADDS = 12
 """The first version of Produce that adds its partitions to the transaction."""
 _FIRST_WITH_ABORTABLE = 11
 _RETRIABLE = frozenset(

@@ -157,7 +157,7 @@ class FanOut:
 
 
 def _counts_of(observations: "Mapping[str, Observation]") -> dict[str, Any]:
-    """What was observed. Spark tells it a moment after the write; of an empty batch it may leave out all of it."""
+    """The observed metrics. Spark has them shortly after the write; for an empty batch it may have none."""
     found = {}
     deadline = time.monotonic() + _COUNTS_WAIT_SECONDS
     # The rows of outputs are always counted. A step may be left out of the plan, for example beside an empty table.

@@ -22,7 +22,7 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
 class UndecidableError(Exception):
-    """It takes more than this to tell."""
+    """The schema is too complex for these facts."""
 
 
 def matches(pattern: str, text: str) -> bool | None:

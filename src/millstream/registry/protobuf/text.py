@@ -254,12 +254,12 @@ class _Scope:
         return self._extended.get(f"{self.path}.{message.name}")
 
     def message_of(self, group: _Field) -> descriptor_pb2.DescriptorProto:
-        """A descriptor may say what no text can: a group is named after its message, which stands beside it."""
+        """Refuses descriptors that have no .proto text: a group must be named after its message, in the same scope."""
         place = self._places.get(group.type_name)
         if place is None or self.messages[place].name.lower() != group.name:
             raise InvalidSchemaError(
                 f"group {group.name!r} in {self.path or 'the file'} has the type {group.type_name}: its type must be a "
-                "message of the same name beside it"
+                "message of the same name in the same scope"
             )
         return self.messages[place]
 

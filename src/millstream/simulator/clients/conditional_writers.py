@@ -35,7 +35,7 @@ class Expectations:
         return ConditionalWriter(process, bootstrap, self._workload, self)
 
     def note(self, topic: str, partition: int, expected: int, base_offset: int, value: str) -> None:
-        """A writer was told that its record is written."""
+        """A writer got the response that its record is written."""
         at = topic, partition, expected
         other = self._won.setdefault(at, value)
         if other != value and not self._workload.may_lose_records:

@@ -10,7 +10,7 @@ from typing import Any
 from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission, AclResourceType
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.metadata.image import MetadataImage
-from millstream.node.security.core.scram import FEWEST_ITERATIONS, salted_password
+from millstream.node.security.core.scram import MIN_ITERATIONS, salted_password
 from millstream.simulator.clients.acknowledged_state import SCHEMAS, SHORT
 from millstream.simulator.clients.client import SimulatedClient
 from millstream.simulator.clients.group_members import CLASSIC_GROUP, CONSUMER_GROUP, SHARE_GROUP
@@ -104,9 +104,9 @@ def _upsertion(user: str) -> dict[str, Any]:
     return {
         "name": user,
         "mechanism": MECHANISM.number,
-        "iterations": FEWEST_ITERATIONS,
+        "iterations": MIN_ITERATIONS,
         "salt": salt,
-        "salted_password": salted_password(MECHANISM, password(user), salt, FEWEST_ITERATIONS),
+        "salted_password": salted_password(MECHANISM, password(user), salt, MIN_ITERATIONS),
     }
 
 

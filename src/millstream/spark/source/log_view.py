@@ -196,14 +196,16 @@ class Losses:
         what = "; ".join(self.found)
         if fail and streaming:
             raise DataLossError(
-                f"records that this query has not read are gone: {what}. The checkpoint is unchanged. To continue "
+                f"records that this query has not read were removed from the topic: {what}. "
+                "The checkpoint is unchanged. To continue "
                 f"with the "
                 "remaining records, restart the query with failOnDataLoss=false, and set it back afterwards. To avoid "
                 "data loss, raise retention.ms and retention.bytes of the topic, or read sooner"
             )
         if fail:
             raise DataLossError(
-                f"records that this query was to read are gone: {what}. To read the remaining records, change the "
+                f"records that this query has to read were removed from the topic: {what}. To read the remaining "
+                "records, change the "
                 "starting and ending offsets, or set failOnDataLoss=false"
             )
         _log.warning("records that this query has not read are gone; it continues without them: %s", what)

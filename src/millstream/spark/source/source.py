@@ -186,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[Any]:
-        """Spark asks by `isinstance` whether there are rows for the plan, and then calls `getCache` (ADR 38)."""
+        """Spark checks by `isinstance` whether there are rows for the plan, and then calls `getCache` (ADR 38)."""
         return StreamReader if WRAPPER is None or self._in_plan is None else WRAPPER
 
     @property

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.primitives import MOST_FETCHED
+from millstream.formats.protocol.primitives import MAX_FETCHED_PARTITIONS
 from millstream.formats.protocol.schema import request_schema
 from millstream.node.broker.cluster_apis import MOST_TOPICS
 from millstream.testing import EmbeddedBroker
@@ -118,7 +118,7 @@ def test_a_large_request_other_than_produce_is_refused(wire: Wire) -> None:
 
 def test_more_partitions_than_anyone_has_are_refused(broker: EmbeddedBroker) -> None:
     for api, version, fields in (
-        ("fetch", 11, fetch_fields([("t", 0, 0)] * (MOST_FETCHED + 1))),
+        ("fetch", 11, fetch_fields([("t", 0, 0)] * (MAX_FETCHED_PARTITIONS + 1))),
         ("produce", 9, {"acks": 1, "topic_data": [{"name": "t", "partition_data": [{"index": 1}] * 10_001}]}),
     ):
         with Wire(broker.bootstrap_servers) as wire, pytest.raises(Closed):

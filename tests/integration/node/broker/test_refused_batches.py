@@ -17,7 +17,7 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.protocol.produce import PartitionData, ProduceRequest
 from millstream.formats.records.batch import MAX_SEQUENCE, is_behind
 from millstream.formats.records.opening import OpeningLimits
-from millstream.node.data.batch_opening import OpenedProduce
+from millstream.node.data.batch_opening import BatchOpening
 from millstream.node.data.produce import ProduceHandler
 from millstream.node.data.schema_validation import SchemaGuard
 from millstream.node.environment import Environment
@@ -78,7 +78,7 @@ class Node:
         table = PartitionTable()
         table.add(self.partition)
         nothing: Any = SimpleNamespace(state_in_metadata=lambda *at: None)
-        opening = OpenedProduce(table, SchemaGuard(MetadataImage(), nothing), nothing, environment, OpeningLimits)
+        opening = BatchOpening(table, SchemaGuard(MetadataImage(), nothing), nothing, environment, OpeningLimits)
         self.handler = ProduceHandler(table, environment, nothing, nothing, opening)
 
     def _open(self) -> Any:
@@ -274,7 +274,7 @@ def test_what_no_one_sends_again_is_not_waited_for(memory: Memory, code: ErrorCo
 
 
 def test_it_is_forgotten_in_time_and_there_is_a_bound(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused_batches, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(refused_batches, "MAX_REMEMBERED_BATCHES", 3)
     for producer in range(5):
         memory.note(batch(0, producer=producer))
     assert [memory.passes(batch(1, producer=producer)) for producer in range(5)] == [True, True, False, False, False]

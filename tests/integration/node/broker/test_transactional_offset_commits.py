@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.groups.coordinator import java_hash
+from millstream.node.coordination.runtime import java_hash
 from millstream.testing import EmbeddedBroker
 from tests.wire import Wire
 

@@ -14,8 +14,8 @@ from millstream.formats.protocol.schema import Message
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.replicas.unreadable_batches import (
-    MOST_COUNTED,
-    MOST_KNOWN,
+    MAX_COUNTED,
+    MAX_KNOWN,
     SUSPICIOUS,
     RepeatedReads,
     Unreadable,
@@ -189,8 +189,8 @@ def test_a_fetch_ends_before_an_unreadable_batch() -> None:
 
 
 def test_known_unreadable_batches_are_bounded() -> None:
-    batches = known(*((number, number) for number in range(MOST_KNOWN + 10)))
-    assert [each.first for each in batches.batches] == list(range(10, MOST_KNOWN + 10))
+    batches = known(*((number, number) for number in range(MAX_KNOWN + 10)))
+    assert [each.first for each in batches.batches] == list(range(10, MAX_KNOWN + 10))
 
 
 class FakePartition:
@@ -259,9 +259,9 @@ def test_counts_are_bounded_and_outlive_many_other_reads() -> None:
         it = Watched()
         for number in range(SUSPICIOUS):
             it.read(0)
-            for other in range(MOST_COUNTED // 2):
-                it.read(1 + number * MOST_COUNTED + other)
+            for other in range(MAX_COUNTED // 2):
+                it.read(1 + number * MAX_COUNTED + other)
         assert len(it.jobs) == 1
-        assert len(it.reads._counts) <= MOST_COUNTED and len(it.reads._older) <= MOST_COUNTED
+        assert len(it.reads._counts) <= MAX_COUNTED and len(it.reads._older) <= MAX_COUNTED
 
     asyncio.run(scene())

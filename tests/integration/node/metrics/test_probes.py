@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.node.server.plain_http import LARGEST_HEAD_BYTES
+from millstream.node.server.plain_http import MAX_HEAD_BYTES
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.integration.node.metrics.conftest import get
@@ -107,7 +107,7 @@ def test_what_is_not_http_after_all_is_told_so(address: str) -> None:
 
 
 def test_a_head_has_a_limit(address: str) -> None:
-    endless = b"GET /livez HTTP/1.1\r\nX: " + b"a" * LARGEST_HEAD_BYTES
+    endless = b"GET /livez HTTP/1.1\r\nX: " + b"a" * MAX_HEAD_BYTES
     assert talk(address, endless).startswith(b"HTTP/1.1 431 ")
 
 

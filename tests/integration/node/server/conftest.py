@@ -12,7 +12,7 @@ import uvloop
 
 from millstream.node.server.listener import ConnectionLimits, Listener, ListenerTls
 from millstream.node.server.network import SocketListening, SocketNetwork, SocketTransport
-from millstream.node.server.service import FilePart, Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.service import FilePart, Parts, Peer, Pending, ReadPause, Refused
 from tests.waiting import TIMEOUT_SECONDS
 from tests.wire import Wire
 
@@ -35,7 +35,7 @@ class Words:
 
     seen: list[bytes] = field(default_factory=list)
     waiting: dict[bytes, Pending] = field(default_factory=dict)
-    turns: dict[bytes, Turn] = field(default_factory=dict)
+    pauses: dict[bytes, ReadPause] = field(default_factory=dict)
     abandoned: list[bytes] = field(default_factory=list)
     file: object = None
     file_length: int = 0
@@ -60,9 +60,9 @@ class Words:
                 return pending
             case b"file":
                 return (struct.pack(">i", self.file_length), cast(FilePart, FileRange(self.file, 0, self.file_length)))
-            case b"turn":
+            case b"pause":
                 pending = Pending()
-                pending.turn = self.turns[rest] = Turn()
+                pending.read_pause = self.pauses[rest] = ReadPause()
                 pending.resolve((struct.pack(">i", len(rest)) + rest,))
                 return pending
             case _:

@@ -62,25 +62,25 @@ def test_one_connection_does_not_keep_the_others_from_their_turns(start: Start) 
 def test_a_connection_whose_request_waits_for_its_turn_is_not_read_on(start: Start) -> None:
     running = start()
     wire, other = running.connect(), running.connect()
-    wire.send_raw(frame(b"turn a") + frame(b"say 1") + frame(b"turn b") + frame(b"say 2"))
-    running.until(lambda: b"a" in running.service.turns)
+    wire.send_raw(frame(b"pause a") + frame(b"say 1") + frame(b"pause b") + frame(b"say 2"))
+    running.until(lambda: b"a" in running.service.pauses)
     other.send_raw(frame(b"say other"))
     assert other.receive_raw() == b"other"
-    assert running.service.seen == [b"turn a", b"say other"]
-    running.on_loop(lambda: running.service.turns[b"a"].turn_is_over())
+    assert running.service.seen == [b"pause a", b"say other"]
+    running.on_loop(lambda: running.service.pauses[b"a"].end())
     assert [wire.receive_raw(), wire.receive_raw(), wire.receive_raw()] == [b"a", b"1", b"b"]
-    running.on_loop(lambda: running.service.turns[b"b"].turn_is_over())
+    running.on_loop(lambda: running.service.pauses[b"b"].end())
     assert wire.receive_raw() == b"2"
 
 
 def test_a_connection_may_end_while_its_request_waits_for_its_turn(start: Start) -> None:
     running = start()
     wire = running.connect()
-    wire.send_raw(frame(b"turn a") + frame(b"say 1"))
-    running.until(lambda: b"a" in running.service.turns)
+    wire.send_raw(frame(b"pause a") + frame(b"say 1"))
+    running.until(lambda: b"a" in running.service.pauses)
     running.on_loop(lambda: next(iter(running.listener.connections)).close())
-    running.on_loop(lambda: running.service.turns[b"a"].turn_is_over())
-    assert running.service.seen == [b"turn a"]
+    running.on_loop(lambda: running.service.pauses[b"a"].end())
+    assert running.service.seen == [b"pause a"]
 
 
 def test_a_response_that_is_ready_is_sent_while_a_later_one_waits(start: Start) -> None:

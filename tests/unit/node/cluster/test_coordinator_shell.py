@@ -20,8 +20,9 @@ from millstream.node.coordination.core.state_machine import (
 )
 from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.environment import Environment
-from millstream.node.groups.coordinator import GROUP_TOPIC, GroupCoordinator
+from millstream.node.groups.coordinator import GroupCoordinator
 from millstream.node.metadata.image import MetadataDelta
+from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.network import SocketNetwork
@@ -325,14 +326,16 @@ class Groups:
 
     def __init__(self, kept: Replicated) -> None:
         self.kept = kept
-        image = SimpleNamespace(topics={GROUP_TOPIC: SimpleNamespace(partitions=[None])}, offset=1, configs={})
+        image = SimpleNamespace(
+            topics={CONSUMER_OFFSETS_TOPIC: SimpleNamespace(partitions=[None])}, offset=1, configs={}
+        )
         view = cast(ClusterView, SimpleNamespace(image=image, config=load_broker_config(), node_id=1))
-        table = cast(PartitionTable, SimpleNamespace(by_name={GROUP_TOPIC.encode(): {0: partition(kept)}}))
+        table = cast(PartitionTable, SimpleNamespace(by_name={CONSUMER_OFFSETS_TOPIC.encode(): {0: partition(kept)}}))
         self.groups = GroupCoordinator(view, table, cast(InternalTopics, None), environment())
 
     def changed(self) -> None:
-        topic: Any = SimpleNamespace(name=GROUP_TOPIC)
-        self.groups.follow(MetadataDelta(changed={GROUP_TOPIC: topic}))
+        topic: Any = SimpleNamespace(name=CONSUMER_OFFSETS_TOPIC)
+        self.groups.follow(MetadataDelta(changed={CONSUMER_OFFSETS_TOPIC: topic}))
 
     async def list(self) -> list[dict[str, Any]]:
         return await self.groups.read("g", lambda shard: shard.list_groups())

@@ -15,7 +15,7 @@ from millstream.formats.records.record import Record, build_batch
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult, Timers
 from millstream.node.coordination.replay import replay_batches
 from millstream.node.coordination.runtime import CoordinatorRuntime
-from millstream.node.groups.coordinator import GROUP_TOPIC
+from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
 from tests.unit.node.cluster.test_coordinator_shell import (
     Groups,
     Replicated,
@@ -149,7 +149,7 @@ def test_markers_for_groups_get_the_responses_of_partition_leaders() -> None:
         kept.is_leader = False
         assert await code_of(world.groups.end_transaction(0, COMMIT)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert await code_of(world.groups.end_transaction(1, COMMIT)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert GROUP_TOPIC == "__consumer_offsets"
+        assert CONSUMER_OFFSETS_TOPIC == "__consumer_offsets"
         world.groups.close()
 
     story(main)

@@ -16,7 +16,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.formats.protocol.produce import PartitionData, ProduceRequest
 from millstream.formats.records.opening import OpeningLimits
-from millstream.node.data.batch_opening import OpenedProduce
+from millstream.node.data.batch_opening import BatchOpening
 from millstream.node.data.produce import ProduceHandler
 from millstream.node.data.schema_validation import SchemaGuard
 from millstream.node.environment import Environment
@@ -104,7 +104,7 @@ class World:
         self.coordinator = Coordinator()
         nowhere: Any = SimpleNamespace(state_in_metadata=lambda *at: None)
         self.transactional = TransactionalProduce(table, self.coordinator, environment, lambda: self.is_enabled)
-        opening = OpenedProduce(table, SchemaGuard(MetadataImage(), nowhere), nowhere, environment, OpeningLimits)
+        opening = BatchOpening(table, SchemaGuard(MetadataImage(), nowhere), nowhere, environment, OpeningLimits)
         self.handler = ProduceHandler(table, environment, nowhere, self.transactional, opening)
         self.partitions = [table.find("t", index) for index in range(3)]
 

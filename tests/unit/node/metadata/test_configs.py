@@ -6,7 +6,7 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.metadata.configs import (
-    MOST_SETTINGS,
+    MAX_SETTINGS,
     ConfigAlteration,
     ConfigChange,
     Operation,
@@ -279,10 +279,10 @@ def test_a_resource_has_so_many_settings_at_most() -> None:
     def numbered(first: int, count: int) -> list[ConfigChange]:
         return [ConfigChange(f"some.plugin.{first + number}", Operation.SET, "1") for number in range(count)]
 
-    assert change(cluster, BROKER, *numbered(0, MOST_SETTINGS + 1)).error is ErrorCode.INVALID_REQUEST
-    assert change(cluster, BROKER, *numbered(0, MOST_SETTINGS)).error is ErrorCode.NONE
-    assert change(cluster, BROKER, *numbered(MOST_SETTINGS, 1)).error is ErrorCode.INVALID_REQUEST
-    assert len(cluster.image.configs[BROKER]) == MOST_SETTINGS
+    assert change(cluster, BROKER, *numbered(0, MAX_SETTINGS + 1)).error is ErrorCode.INVALID_REQUEST
+    assert change(cluster, BROKER, *numbered(0, MAX_SETTINGS)).error is ErrorCode.NONE
+    assert change(cluster, BROKER, *numbered(MAX_SETTINGS, 1)).error is ErrorCode.INVALID_REQUEST
+    assert len(cluster.image.configs[BROKER]) == MAX_SETTINGS
 
 
 def test_a_subscription_to_client_metrics() -> None:

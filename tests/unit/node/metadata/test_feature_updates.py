@@ -90,7 +90,7 @@ def test_a_feature_goes_off_and_on() -> None:
         ("share.version", -1, UpgradeType.SAFE_DOWNGRADE, "less than 0"),
         ("share.version", 1, 0, "unknown upgrade type 0"),
         ("group.version", 1, UpgradeType.SAFE_DOWNGRADE, "request an upgrade"),
-        ("what.version", 1, UpgradeType.UPGRADE, "does not know this feature"),
+        ("what.version", 1, UpgradeType.UPGRADE, "does not support this feature"),
         ("metadata.version", 28, UpgradeType.SAFE_DOWNGRADE, "not safe: .* the lowest safe level is 30"),
         ("metadata.version", 28, UpgradeType.UNSAFE_DOWNGRADE, "unsafe downgrade is not supported"),
         ("metadata.version", 0, UpgradeType.SAFE_DOWNGRADE, "cannot be disabled"),
@@ -121,7 +121,7 @@ def test_brokers_have_a_say() -> None:
     cluster.set_feature("share.version", 0)
     broker = cluster.image.brokers[BrokerId(1)]
     narrow = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=0)
-    for features, message in (((), "broker 1 does not know"), ((narrow,), "broker 1 supports levels 0 to 0")):
+    for features, message in (((), "broker 1 does not support"), ((narrow,), "broker 1 supports levels 0 to 0")):
         image = replace(cluster.image, brokers={broker.id: replace(broker, features=features)})
         with pytest.raises(KafkaError, match=message):
             update_features(image, [FeatureUpdate(name="share.version", level=1)], cluster.config)

@@ -20,9 +20,10 @@ from millstream.formats.records.record import Record, build_batch
 from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, PartitionState, ResourceType
+from millstream.node.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
 from millstream.node.queues import coordinator as share_coordinator
 from millstream.node.queues import dead_letters
-from millstream.node.queues.coordinator import STATE_TOPIC, ShareCoordinator, StoredState, coordinator_key
+from millstream.node.queues.coordinator import ShareCoordinator, StoredState, coordinator_key
 from millstream.node.queues.core.runs import Acknowledgement, DeadLetter, RecordState, StateBatch
 from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
 from millstream.node.queues.dead_letters import DeadLetters
@@ -81,13 +82,13 @@ class World:
         environment = self.environment = Environment(self.clock, loop, offload, random.Random(1), SocketNetwork(loop))
         table = PartitionTable()
         replicas: Any = SimpleNamespace(node_id=1)
-        for name, topic_id in ((STATE_TOPIC, UUID(int=4)), (TopicName("t"), TOPIC_ID)):
+        for name, topic_id in ((SHARE_GROUP_STATE_TOPIC, UUID(int=4)), (TopicName("t"), TOPIC_ID)):
             at = TopicPartition(name, 0)
             partition = Partition(at, topic_id, self._opener(name, topic_id), environment, replicas)
             partition.become_leader(LED_HERE)
             table.add(partition)
         image = SimpleNamespace(
-            topics={STATE_TOPIC: SimpleNamespace(partitions=[LED_HERE])},
+            topics={SHARE_GROUP_STATE_TOPIC: SimpleNamespace(partitions=[LED_HERE])},
             configs={ConfigResource(ResourceType.GROUP, "g"): self.settings},
             topic_config=lambda name: self.topic_settings,
         )
@@ -97,7 +98,7 @@ class World:
         persister = Persister(view, self.coordinator, nobody, environment)
         letters = DeadLetters(view, nobody, nobody, environment)
         self.shared = SharePartitions(view, table, persister, letters, environment)
-        self.state_log = table.find(STATE_TOPIC, 0)
+        self.state_log = table.find(SHARE_GROUP_STATE_TOPIC, 0)
         self.topic = table.find("t", 0)
 
     def _opener(self, name: TopicName, topic_id: UUID) -> Callable[[], Any]:

@@ -95,7 +95,7 @@ def test_a_client_id_like_a_brokers_is_not_exempt() -> None:
 
 
 def test_a_flood_of_client_ids_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_quotas, "MOST_TRACKED", 50)
+    monkeypatch.setattr(client_quotas, "MAX_TRACKED", 50)
     time = Time()
     quotas = followed(time, producer_byte_rate=100.0)
     for number in range(1000):

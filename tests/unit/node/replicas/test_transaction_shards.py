@@ -17,18 +17,19 @@ from millstream.formats.model.identifiers import ProducerIdentity, TopicPartitio
 from millstream.node.coordination import runtime as coordinator_runtime
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
+from millstream.node.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import SystemClock
 from millstream.node.server.network import SocketNetwork
 from millstream.node.storage.log.directory import LogDirectory
-from millstream.node.transactions.coordinator import STATE_TOPIC, TransactionShards, shard_of
+from millstream.node.transactions.coordinator import TransactionShards, shard_of
 from millstream.node.transactions.core.transaction import ProducerStart
 from tests.unit.node.coordination.transaction_run import partition
 from tests.waiting import TIMEOUT_SECONDS, until_async
 
-AT = TopicPartition(STATE_TOPIC, 0)
+AT = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 TOPIC_ID = UUID(int=4)
 CLIENT = ProducerIdentity(7, 0)
 

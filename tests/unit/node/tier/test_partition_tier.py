@@ -412,7 +412,7 @@ def test_a_manifest_that_is_gone_is_not_replaced_by_an_empty_one(node: Node) -> 
         del store.objects[tier.name]
         metadata = SimpleNamespace(config=tier.context.config(), image=MetadataImage())
         manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
-        with pytest.raises(StoreError, match="is gone from the store"):
+        with pytest.raises(StoreError, match="is missing in the store"):
             await manager._work(tier)
         assert not tier.is_known and tier.name not in store.objects
         assert log.log_start_offset == 0

@@ -12,7 +12,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity
 from millstream.node.transactions.core.shard import encode
-from millstream.node.transactions.core.transaction import LARGEST_EPOCH, TransactionState
+from millstream.node.transactions.core.transaction import MAX_EPOCH, TransactionState
 from tests.unit.node.coordination.transaction_run import TransactionRun, partition
 
 A, B = partition("a"), partition("b")
@@ -89,9 +89,9 @@ def test_a_client_that_has_a_new_id_already_waits_too() -> None:
     """Its epochs ran out with the end that is pending: the new id counts when that is complete."""
     run = TransactionRun()
     first = run.begin()
-    run.log.append(encode(replace(run.known(), producer_epoch=LARGEST_EPOCH - 1), 2))
+    run.log.append(encode(replace(run.known(), producer_epoch=MAX_EPOCH - 1), 2))
     run.restart()
-    last = ProducerIdentity(first.producer_id, LARGEST_EPOCH - 1)
+    last = ProducerIdentity(first.producer_id, MAX_EPOCH - 1)
     run.add(last, A)
     after = run.end(last)
     assert after.producer_id != last.producer_id

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
 from millstream.node.transactions.core.shard import encode
-from millstream.node.transactions.core.transaction import LARGEST_EPOCH, NO_TIMEOUT_MS, Transaction, TransactionState
+from millstream.node.transactions.core.transaction import MAX_EPOCH, NO_TIMEOUT_MS, Transaction, TransactionState
 from tests.examples import examples
 from tests.unit.node.coordination.transaction_run import TransactionRun, partition
 
@@ -27,7 +27,7 @@ EXPECTED_REFUSALS = {
 class Transactions(RuleBasedStateMachine):
     clients: "Bundle[ProducerIdentity]" = Bundle("clients")
 
-    @initialize(version=st.sampled_from([0, 1, 2]), epoch=st.sampled_from([None, LARGEST_EPOCH - 3, LARGEST_EPOCH - 2]))
+    @initialize(version=st.sampled_from([0, 1, 2]), epoch=st.sampled_from([None, MAX_EPOCH - 3, MAX_EPOCH - 2]))
     def begin(self, version: int, epoch: int | None) -> None:
         self.run = TransactionRun(version)
         self.version = version if version == 2 else 0
@@ -61,7 +61,7 @@ class Transactions(RuleBasedStateMachine):
             assert error.code == ErrorCode.CONCURRENT_TRANSACTIONS
             return ProducerIdentity(-5, -5)
         assert begun.producer not in self.handed_out
-        assert begun.producer.epoch < LARGEST_EPOCH
+        assert begun.producer.epoch < MAX_EPOCH
         if begun.ongoing is None:
             assert before is None or before.is_over
         else:
@@ -105,7 +105,7 @@ class Transactions(RuleBasedStateMachine):
             self._refused(error)
             return client
         assert client in self.handed_out and client not in self.replaced
-        assert after.epoch < LARGEST_EPOCH
+        assert after.epoch < MAX_EPOCH
         now = self.run.known()
         written = self.written.pop(client, set())
         assert before is not None
@@ -167,7 +167,7 @@ class Transactions(RuleBasedStateMachine):
         if self.version == 2:
             committed = self.outcomes.setdefault(known.producer, marker.committed)
             assert committed == marker.committed
-        assert all(each.epoch < LARGEST_EPOCH for each in self.handed_out)
+        assert all(each.epoch < MAX_EPOCH for each in self.handed_out)
 
 
 TestTransactions = Transactions.TestCase

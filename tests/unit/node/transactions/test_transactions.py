@@ -10,7 +10,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, ProducerIdentity
 from millstream.node.coordination.core.expression import Expression
 from millstream.node.transactions.core.shard import TransactionFilter, encode
-from millstream.node.transactions.core.transaction import LARGEST_EPOCH, TransactionState
+from millstream.node.transactions.core.transaction import MAX_EPOCH, TransactionState
 from tests.unit.node.coordination.transaction_run import TransactionRun, partition
 
 A, B = partition("a"), partition("b", 3)
@@ -37,10 +37,10 @@ def old() -> TransactionRun:
 def exhausted(run: TransactionRun, below: int = 1) -> ProducerIdentity:
     """A client whose epochs are about to run out."""
     client = run.start().producer
-    last = replace(run.known(), producer_epoch=LARGEST_EPOCH - below)
+    last = replace(run.known(), producer_epoch=MAX_EPOCH - below)
     run.log.append(encode(last, run.settings.transaction_version))
     run.restart()
-    return ProducerIdentity(client.producer_id, LARGEST_EPOCH - below)
+    return ProducerIdentity(client.producer_id, MAX_EPOCH - below)
 
 
 # Who a producer is
@@ -205,13 +205,13 @@ def test_the_end_that_uses_up_the_epochs_brings_a_new_id(run: TransactionRun) ->
     run.add(last, A)
     after = run.end(last)
     assert after == ProducerIdentity(1001, 0)
-    assert run.known().producer == ProducerIdentity(1000, LARGEST_EPOCH)
+    assert run.known().producer == ProducerIdentity(1000, MAX_EPOCH)
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
         run.end(last)
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
         run.add(after, A)
     run.restart()
-    assert run.complete().marker(3).producer_epoch == LARGEST_EPOCH
+    assert run.complete().marker(3).producer_epoch == MAX_EPOCH
     assert run.end(last) == after, "it did not get the response"
     run.add(after, A)
 
@@ -221,7 +221,7 @@ def test_whoever_cannot_be_raised_any_more_can_still_be_fenced(run: TransactionR
     run.add(last, A)
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
         run.start()
-    assert run.complete().marker(3).producer_epoch == LARGEST_EPOCH
+    assert run.complete().marker(3).producer_epoch == MAX_EPOCH
     assert run.start().producer == ProducerIdentity(1001, 0)
 
 
@@ -298,7 +298,7 @@ def test_who_has_no_epochs_left_and_takes_too_long_is_fenced(run: TransactionRun
     last = exhausted(run)
     run.add(last, A)
     run.wait(10_000_000)
-    assert run.complete().marker(3).producer_epoch == LARGEST_EPOCH
+    assert run.complete().marker(3).producer_epoch == MAX_EPOCH
     with refused(ErrorCode.INVALID_TXN_STATE):
         run.end(last)
     with refused(ErrorCode.PRODUCER_FENCED):
@@ -417,11 +417,11 @@ def test_a_kept_transaction_whose_client_has_no_epochs_left(run: TransactionRun)
     writer = exhausted(run, below=2)
     run.add(writer, A)
     first = run.start(two_phase=True, keep=True)
-    assert first.producer == ProducerIdentity(1000, LARGEST_EPOCH - 1)
+    assert first.producer == ProducerIdentity(1000, MAX_EPOCH - 1)
     second = run.start(two_phase=True, keep=True)
     assert second.producer == ProducerIdentity(1001, 0) and second.ongoing == writer
     assert run.end(second.producer) == ProducerIdentity(1001, 1)
-    assert run.complete().marker(3) == Marker(1000, LARGEST_EPOCH - 1, 3, True, 2)
+    assert run.complete().marker(3) == Marker(1000, MAX_EPOCH - 1, 3, True, 2)
     run.add(ProducerIdentity(1001, 1), A)
 
 

@@ -75,7 +75,7 @@ class ClientInstance:
     """The newest values of the metrics that this broker exports."""
 
     def check_get(self, now_ms: float) -> None:
-        """Raises THROTTLING_QUOTA_EXCEEDED if the client asks again too soon."""
+        """Raises THROTTLING_QUOTA_EXCEEDED if the client requests it again too soon."""
         if now_ms - max(self.last_get_ms, self.last_push_ms) >= self.interval_ms:
             self.last_get_ms = now_ms
         elif self.last_error not in (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE):
@@ -85,7 +85,7 @@ class ClientInstance:
     def check_push(self, now_ms: float, subscription_id: int, *, terminating: bool) -> None:
         if self.is_terminating:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"client {self.id} said that it stops: nothing is accepted after that"
+                ErrorCode.INVALID_REQUEST, f"client {self.id} has sent its last push: further pushes are refused"
             )
         in_time = self.last_get_ms > self.last_push_ms or now_ms - self.last_push_ms >= self.interval_ms
         if in_time:
@@ -94,7 +94,7 @@ class ClientInstance:
         if not in_time and not terminating:
             raise self._too_early()
         if subscription_id != self.subscription_id:
-            raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, f"client {self.id} must ask for its subscription again")
+            raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, f"client {self.id} must request its subscription again")
 
     def _too_early(self) -> KafkaError:
         return KafkaError(

@@ -13,7 +13,7 @@ from uuid import UUID
 from millstream.config.setting import ConfigError
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.model.identifiers import TopicPartition
 from millstream.formats.records.batch import PLACEMENT, BatchHeader, iterate_headers, read_header
 from millstream.formats.records.record import Record, build_batch, read_batches
 from millstream.node.consensus.quorum.control_records import (
@@ -41,7 +41,7 @@ from millstream.node.storage.disk import Disk, Job
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
-METADATA_PARTITION = TopicPartition(TopicName(CLUSTER_METADATA_TOPIC), 0)
+METADATA_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 METADATA_TOPIC_ID = UUID(int=1)
 """The id Kafka reserves for this topic."""
 

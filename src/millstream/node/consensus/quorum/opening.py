@@ -20,7 +20,7 @@ from millstream.config.setting import ConfigError
 from millstream.config.table import cluster, node
 from millstream.config.topic_config import metadata_log_config
 from millstream.formats.model.errors import KafkaError
-from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.model.identifiers import TopicPartition
 from millstream.formats.records.batch import HEADER_SIZE, BatchHeader, has_valid_checksum, is_plausible, read_header
 from millstream.formats.records.record import iterate_records
 from millstream.node.consensus.quorum.control_records import Voters, decode_control
@@ -131,7 +131,7 @@ def _settings(config: BrokerConfig) -> QuorumSettings:
     )
 
 
-_PARTITION = TopicPartition(TopicName(CLUSTER_METADATA_TOPIC), 0)
+_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _BOOTSTRAP_FILE = "bootstrap.checkpoint"
 """The first records of a cluster, from `kafka-storage format`. They count while the metadata log has no records."""
 RESTORING = ".restoring"

@@ -35,7 +35,8 @@ class Ballot:
 
     @property
     def is_lost_without_gone(self) -> bool:
-        """Lost, unless a voter that is gone comes back: most often a split vote that the dead leader cannot decide."""
+        """Whether the election is lost, unless an offline voter returns. Most often the votes are split, and the failed
+        leader cannot vote."""
         expected = [node_id for node_id in self.missing if node_id not in self.gone]
         return len(self.granting) + len(expected) < self.voters.majority
 

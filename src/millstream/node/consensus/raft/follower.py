@@ -33,7 +33,7 @@ _FINAL_UPDATE_ERRORS = (ErrorCode.INVALID_REQUEST, ErrorCode.VOTER_NOT_FOUND)
 
 
 class CommittedLostError(Exception):
-    """The leader's log lacks records that this replica knows to be committed: a disk was lost. It cannot go on."""
+    """The leader's log lacks records that this replica knows to be committed: a disk was lost. It cannot continue."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,5 @@
-"""The role of the leader: it serves fetches, learns from them which records are committed, and resigns when a majority
-of the voters is silent.
-"""
+"""The role of the leader: it serves fetches, computes from them which records are committed, and resigns when a
+majority of the voters does not fetch."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

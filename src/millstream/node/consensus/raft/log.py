@@ -97,7 +97,7 @@ class RaftLog(Protocol):
         """Size of a snapshot and a chunk of it; None when there is no such snapshot."""
 
     def begin_snapshot(self, snapshot: LogPosition) -> int:
-        """Start to receive a snapshot; the position to go on from (0, unless a partial one was kept)."""
+        """Start to receive a snapshot; the position to continue from (0, unless a part of it was kept)."""
 
     def write_snapshot(self, position: int, chunk: bytes) -> None:
         """Append a chunk to the snapshot being received."""

@@ -171,7 +171,7 @@ class RaftReplica:
         return voter.endpoints if voter is not None else ()
 
     def current_as_of_ms(self, now_ms: int) -> int | None:
-        """Until when this replica is known to have heard of all committed records; None if it never was.
+        """The time up to which this replica surely knew all committed records; None if there is no such time.
 
         For a follower, when it sent the last fetch that its leader responded to: the response may have waited here,
         unread, while the process did not run. For a leader, when a majority last fetched: without one, another replica

@@ -1,7 +1,9 @@
-"""What a coordinator's state machine uses: results of operations, record formats, timers, topics, known epochs.
+"""The interface of a coordinator's state machine, and what all of them use.
 
-An operation returns a `CoordinatorResult`: records to write, and a response that is ready now or later. `Writes`
-collects the records of one operation. `Timers` has deadlines by key; the runtime runs due actions.
+`StateMachine` is what the runtime calls; the state machines are in `groups/core`, `transactions/core` and
+`queues/core`. An operation returns a `CoordinatorResult`: records to write, and a response that is ready now or later.
+`Writes` collects the records of one operation. `Timers` has deadlines by key; the runtime runs due actions.
+`RecordFormats` encodes and decodes records.
 
 `TopicCatalog` is the view of the topics: name, id, partitions, racks. The broker adapts the metadata image to it
 (`ImageTopics`); tests use `FixedTopics`.
@@ -154,6 +156,8 @@ OnWritten = Callable[[KafkaError | None], None]
 
 
 class Writes:
+    """The records of one operation, and what is called when they are written."""
+
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
         self._on_written: list[OnWritten] = []
@@ -180,6 +184,8 @@ _STALE_ENTRIES = 64
 
 
 class Timers:
+    """Deadlines by key, each with an action."""
+
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Hashable]] = []
         self._current: dict[Hashable, tuple[int, int, Action]] = {}
@@ -229,13 +235,43 @@ class Timers:
         return self._current.pop(key)[2]
 
 
+class StateMachine(Protocol):
+    """What the runtime needs of a coordinator's state."""
+
+    timers: Timers
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Applies one record. Must accept any record in the log, and skip unknown ones."""
+        ...
+
+    def loaded(self, now_ms: int) -> None:
+        """Called after all records were replayed: sets timers, starts sessions."""
+        ...
+
+
+class TransactionParticipant(Protocol):
+    """A state machine that has records written in transactions."""
+
+    def replay_pending(self, producer_id: int, producer_epoch: int, key: bytes, value: bytes | None) -> None:
+        """Adds one record of an open transaction."""
+        ...
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Ends the producer's transaction, if there is one: its pending records are applied or dropped."""
+        ...
+
+
 class Topic(NamedTuple):
+    """A topic as state machines see it."""
+
     name: str
     id: UUID
     partition_count: int
 
 
 class TopicCatalog(Protocol):
+    """The topics of the cluster, for a state machine."""
+
     @property
     def version(self) -> int:
         """Grows with every change of the cluster's metadata."""
@@ -253,7 +289,7 @@ class TopicCatalog(Protocol):
 
 
 class FixedTopics:
-    """A catalog with fixed topics."""
+    """A catalog with topics that a test chooses."""
 
     def __init__(
         self, topics: Iterable[Topic] = (), racks: Mapping[str, Sequence[frozenset[str]]] | None = None
@@ -327,13 +363,15 @@ def _topic(image: TopicImage | None) -> Topic | None:
 
 
 class KnownEpochs:
+    """The highest epochs in the metadata."""
+
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
 
     def highest_coordinator_epoch(self) -> int:
         """The highest epoch of a transaction coordinator, which is the leader epoch of its partition; 0 if there is
         none."""
-        topic = self._image().topics.get(TopicName(TRANSACTION_STATE_TOPIC))
+        topic = self._image().topics.get(TRANSACTION_STATE_TOPIC)
         return max((each.leader_epoch for each in topic.partitions), default=0) if topic is not None else 0
 
     def check_share_leader(self, topic_id: UUID, partition: int, leader_epoch: int) -> None:

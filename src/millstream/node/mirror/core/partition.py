@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, Bytes
-from millstream.node.metadata.mirrors import MOST_PRODUCER_IDS
+from millstream.node.metadata.mirrors import MAX_PRODUCER_IDS
 
 NO_EPOCH = -1
 NO_OFFSET = -1
@@ -149,10 +149,10 @@ def received(records: Bytes, log: MirroredLog, leader_epoch: int, next_producer_
         greatest_id = max(greatest_id, header[9])
         place = end
     if greatest_id >= next_producer_id:
-        if greatest_id > MOST_PRODUCER_IDS:
+        if greatest_id > MAX_PRODUCER_IDS:
             return Decision(
                 Step.REFUSE,
-                reason=f"the source sent producer id {greatest_id}: no cluster gives ids above {MOST_PRODUCER_IDS}",
+                reason=f"the source sent producer id {greatest_id}: no cluster gives ids above {MAX_PRODUCER_IDS}",
             )
         return Decision(Step.RAISE_PRODUCER_IDS, number=greatest_id)
     return Decision(Step.APPEND if place else Step.WAIT, whole_bytes=place)

@@ -28,7 +28,7 @@ from millstream.node.queues.core.runs import RecordState, RunList, StateBatch
 SHARE_RECORDS = RecordFormats("millstream.node.queues.core", "share.schema")
 SNAPSHOT, UPDATE = 0, 1
 
-_LARGEST_EPOCH = (1 << 31) - 1
+_MAX_EPOCH = (1 << 31) - 1
 UNINITIALIZED = -1
 """A start offset that the group's settings have not decided yet."""
 
@@ -36,7 +36,7 @@ UNINITIALIZED = -1
 def next_epoch(state_epoch: int) -> int:
     """For a new state in place of an earlier one. The largest epoch is its own successor, so that no request can make
     the state impossible to replace."""
-    return min(state_epoch + 1, _LARGEST_EPOCH)
+    return min(state_epoch + 1, _MAX_EPOCH)
 
 
 class ShareKey(NamedTuple):
@@ -77,7 +77,7 @@ class ShareStateShard:
         self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int, batches: Sequence[StateBatch] = ()
     ) -> CoordinatorResult[None]:
         """Starts a new state, at a start offset or where the group's settings will decide, with these batches only."""
-        if not 0 <= state_epoch <= _LARGEST_EPOCH or start_offset < UNINITIALIZED:
+        if not 0 <= state_epoch <= _MAX_EPOCH or start_offset < UNINITIALIZED:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"invalid state epoch {state_epoch} or start offset {start_offset}"
             )

@@ -27,8 +27,8 @@ from millstream.node.quotas.core.entities import (
     Quotas,
 )
 
-LONGEST_ENTITY_NAME_BYTES = 32767
-MOST_ENTITIES = 10_000
+MAX_ENTITY_NAME_BYTES = 32767
+MAX_ENTITIES = 10_000
 """The maximum number of entities with quotas: every node keeps them in memory and in snapshots."""
 _LARGEST = {PRODUCER_BYTE_RATE: 2.0**63, CONSUMER_BYTE_RATE: 2.0**63, CONNECTION_CREATION_RATE: 2.0**31 - 1}
 """The largest values of keys whose values are whole numbers: long and int in Kafka."""
@@ -68,10 +68,10 @@ def alter_client_quotas(
             seen.add(frozenset(alteration.entity))
             made, is_new = _alter(image.quotas, alteration)
             added += is_new
-            if is_new and len(image.quotas) + added > MOST_ENTITIES:
+            if is_new and len(image.quotas) + added > MAX_ENTITIES:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"{MOST_ENTITIES} entities have quotas, which is the limit: use a quota of a default entity.",
+                    f"{MAX_ENTITIES} entities have quotas, which is the limit: use a quota of a default entity.",
                 )
         except KafkaError as error:
             code, message = refusal(error)
@@ -117,10 +117,10 @@ def _checked(entity: Sequence[tuple[str, str | None]]) -> Mapping[str, str | Non
             )
         if name == "":
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Empty {kind} not supported; the default is a null name.")
-        if name is not None and len(name.encode(errors="replace")) > LONGEST_ENTITY_NAME_BYTES:
+        if name is not None and len(name.encode(errors="replace")) > MAX_ENTITY_NAME_BYTES:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"The {kind} has more than {LONGEST_ENTITY_NAME_BYTES} bytes, which no request header can have.",
+                f"The {kind} has more than {MAX_ENTITY_NAME_BYTES} bytes, which no request header can have.",
             )
         parts[kind] = name
     return parts

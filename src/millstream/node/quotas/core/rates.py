@@ -51,14 +51,14 @@ class SampledRate:
         rate, seconds = self.measure(now)
         if rate <= limit:
             return 0
-        return min(round((rate - limit) / limit * seconds * 1000), LONGEST_THROTTLE_MS)
+        return min(round((rate - limit) / limit * seconds * 1000), MAX_THROTTLE_MS)
 
     def is_idle(self, now: float) -> bool:
         """Whether nothing was counted for so long that the rate is zero."""
         return now - self.last_event >= self._samples_kept * self._sample_seconds
 
 
-LONGEST_THROTTLE_MS = (1 << 31) - 1
+MAX_THROTTLE_MS = (1 << 31) - 1
 """`throttle_time_ms` has 32 bits."""
 
 
@@ -86,7 +86,7 @@ class TokenBucket:
         self._fill(now)
         if self._tokens >= 0:
             return 0
-        return max(1, min(round(-self._tokens / self.limit * 1000), LONGEST_THROTTLE_MS))
+        return max(1, min(round(-self._tokens / self.limit * 1000), MAX_THROTTLE_MS))
 
     def is_full(self, now: float) -> bool:
         self._fill(now)

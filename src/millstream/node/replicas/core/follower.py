@@ -39,7 +39,7 @@ class FollowedLog(Protocol):
     def truncate_to(self, offset: int) -> int: ...
 
     def restart_at(self, offset: int, now_ms: int) -> None:
-        """Remove everything, and go on at an offset that the log has not reached."""
+        """Removes everything, and continues at an offset that the log has not reached."""
         ...
 
 

@@ -272,7 +272,7 @@ class PartitionLeader:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start offset of live replicas: below it, deleted records are gone everywhere."""
+        """The lowest log start offset of live replicas: no replica has records below it."""
         lowest = self._log.log_start_offset
         for broker_id, follower in self.followers.items():
             if follower.log_start < lowest and self._context.is_alive(broker_id):

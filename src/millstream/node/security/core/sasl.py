@@ -46,7 +46,7 @@ class IllegalStateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The login goes on: a message for the client."""
+    """The login continues: a message for the client."""
 
     data: bytes = field(repr=False)
 
@@ -100,13 +100,13 @@ class SaslConversation:
         self._last_repeat_s: float | None = None
 
     def api_versions(self) -> None:
-        """An ApiVersions request came."""
+        """An ApiVersions request arrived."""
         self._versions += 1
         if self.stage is not Stage.OPENING or self._versions > _MOST_VERSIONS:
             raise self.refuse(f"ApiVersions is not allowed {self.stage.value}")
 
     def handshake(self, mechanism: str, *, is_raw: bool, now_s: float) -> bool:
-        """A SaslHandshake request came; whether the mechanism is enabled."""
+        """A SaslHandshake request arrived. Returns whether the mechanism is enabled."""
         if self.stage is Stage.AUTHENTICATED and self.may_repeat(now_s):
             self.is_repeated = True
             self._last_repeat_s = now_s
@@ -127,7 +127,7 @@ class SaslConversation:
         return self._last_repeat_s is None or now_s - self._last_repeat_s >= _SHORTEST_REAUTHENTICATION_SECONDS
 
     async def step(self, message: bytes) -> Challenge | Authenticated:
-        """A message of the mechanism came. Raises AuthenticationError, after which nothing is allowed."""
+        """A message of the mechanism arrived. Raises AuthenticationError, after which nothing is allowed."""
         if self.stage is not Stage.EXCHANGE or self._login is None:
             raise self.refuse(f"SaslAuthenticate is not allowed {self.stage.value}")
         login, self._login = self._login, None  # no second message until this one is handled

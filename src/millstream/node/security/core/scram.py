@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 from millstream.common.lazy_dataclass import dataclass
 from millstream.node.security.core.sasl import Authenticated, AuthenticationError, Challenge
 
-FEWEST_ITERATIONS = 4096
-MOST_ITERATIONS = 16384
+MIN_ITERATIONS = 4096
+MAX_ITERATIONS = 16384
 """Kafka's limits for credentials."""
 _MOST_CLIENT_ITERATIONS = 1 << 20
 _GS2_HEADER = re.compile(r"(n|y|p=[^,]*),(?:a=((?:[^=,]|=2C|=3D)*))?,", re.ASCII)
@@ -90,7 +90,7 @@ def fake_credential(mechanism: ScramMechanism, user: str, secret: bytes, like: S
     if like is None or _BASE36.issuperset(like.salt):  # as Kafka's tools make salts
         stream = bytes(_DIGITS[byte % 36] for byte in stream)
     key = hmac.digest(seed, b"keys", "sha512")[: mechanism.size]
-    return Credential(stream, key, key, like.iterations if like is not None else FEWEST_ITERATIONS)
+    return Credential(stream, key, key, like.iterations if like is not None else MIN_ITERATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def scram_client(
         raise ServerRefusedError("its first SCRAM message is malformed") from None
     if not full_nonce.startswith(nonce) or len(full_nonce) == len(nonce):
         raise ServerRefusedError("its SCRAM nonce does not begin with that of this node")
-    if not FEWEST_ITERATIONS <= iterations <= _MOST_CLIENT_ITERATIONS:
+    if not MIN_ITERATIONS <= iterations <= _MOST_CLIENT_ITERATIONS:
         raise ServerRefusedError(f"its SCRAM credential has {iterations} iterations")
     salted = salted_password(mechanism, password, salt, iterations)
     credential = credential_of(mechanism, salted, salt, iterations)
@@ -268,4 +268,4 @@ def scram_client(
     server_final = yield f"{final_bare},p={proof}".encode()
     expected = b"v=" + base64.b64encode(hmac.digest(credential.server_key, message, mechanism.algorithm))
     if not hmac.compare_digest(server_final, expected):
-        raise ServerRefusedError("it did not prove that it knows the credential")
+        raise ServerRefusedError("the other side did not prove that it has the credential")

@@ -50,7 +50,7 @@ class TimeIndex:
             timestamps.append(timestamp)
 
     def lookup(self, timestamp: int) -> int:
-        """The relative offset before which no record is later than `timestamp`; 0 when the index cannot tell."""
+        """The relative offset before which no record is later than `timestamp`; 0 if the index does not show it."""
         slot = bisect_right(self.timestamps, timestamp - 1) - 1
         return self.offsets[slot] if slot >= 0 else 0
 

@@ -138,8 +138,8 @@ def begin_branch(
 
 
 def begin_empty(log: PartitionLog, offset: int, now_ms: int, *, leads: bool) -> None:
-    """Begin the empty log of a branch on a node without the parent's. A follower copies the leader from the begin on.
-    A leader goes on at the end of the shared part: its records are lost, and their offsets must not be used again."""
+    """Begin the empty log of a branch on a node without the parent's. A follower copies the leader from the beginning.
+    A leader continues at the end of the shared part: its records are lost, and their offsets must not be used again."""
     file = BranchFile(log.topic_partition, offset, 0)
     log.disk.write_atomically(f"{log.directory}/{BRANCH}", encode_branch(file), durable=False)
     log.producers.begins_at = offset

@@ -375,7 +375,7 @@ class LogDirectory:
         self._disk.remove(f"{self._directory(partition)}/{MOVED}")
 
     def take_over(self, log: PartitionLog, folder: str, now_ms: int, *, synced_end: int, cleaned_offset: int) -> None:
-        """Make a copy of an open log, in `folder` of this directory, the log itself: the log goes on here.
+        """Make a copy of an open log, in `folder` of this directory, which the log itself does not use yet.
 
         `synced_end`: the copy is on stable storage up to here. OSError: the log is where it was.
         """
@@ -415,7 +415,7 @@ class LogDirectory:
         self._checkpoints.is_wanted = True
 
     def let_go(self, partition: TopicPartition) -> None:
-        """The log goes on in another directory. Its files here are no longer in use; `delete` removes them."""
+        """The log continues in another directory. Its files here are no longer in use; `delete` removes them."""
         self._logs.pop(partition, None)
         self._present.discard(partition)
         self._checkpoints.forget(partition)

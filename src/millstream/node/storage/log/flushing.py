@@ -13,7 +13,7 @@ from millstream.node.storage.log.segment_list import SegmentList
 
 
 class FlushState:
-    """How far a log is on stable storage: everything below the recovery point, and what changed beside the records."""
+    """The state of a log on stable storage: the recovery point, and changes other than new records."""
 
     __slots__ = (
         "_directory",

@@ -276,7 +276,7 @@ class BatchLocation(NamedTuple):
 
 
 def walk_batches(records: Slice) -> Iterator[BatchLocation]:
-    """The whole batches of a ready slice, from their headers alone."""
+    """The whole batches of a ready slice, by their headers."""
     end = records.position + records.length
     for position, header in walk_headers(records.file, records.position, end):
         yield BatchLocation(

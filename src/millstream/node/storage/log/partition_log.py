@@ -476,7 +476,7 @@ class PartitionLog:
         return self.epochs.latest
 
     def end_offset_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) as OffsetForLeaderEpoch wants it; (-1, -1) when unknown."""
+        """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) if unknown."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
     def time_search(self, limits: OpeningLimits = WIDEST) -> TimeSearch:
@@ -555,11 +555,11 @@ class PartitionLog:
         return self.epoch_file.forget_after(epoch)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
-        """Remove everything and go on at `offset`: for a follower whose leader's log begins there."""
+        """Removes everything and continues at `offset`: for a follower whose leader's log begins there."""
         restart(self, offset, now_ms)
 
     def restart_from_tier(self, start: TierStart, now_ms: int) -> None:
-        """Remove everything and go on where the tier ends."""
+        """Removes everything and continues at the end of the tier."""
         restart_from_tier(self, start, now_ms)
 
     def begin_at(self, log_start_offset: int) -> None:

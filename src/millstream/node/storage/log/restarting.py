@@ -1,4 +1,4 @@
-"""Restarting a log: everything is removed, and the log goes on at another offset.
+"""Restarts a log: removes everything, and continues the log at another offset.
 
 A follower does this if its leader's log begins after its own end, or if the leader has moved the records to the tier.
 """

@@ -112,7 +112,7 @@ class SegmentList:
         return active.read_last_batch()
 
     def restart_in(self, segment: Segment) -> None:
-        """Remove all segments, and go on in `segment`."""
+        """Removes all segments, and continues with `segment`."""
         while len(self._segments) > 1:
             self._remove_last()
         self.replace_active(segment)

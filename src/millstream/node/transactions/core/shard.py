@@ -23,16 +23,16 @@ from millstream.node.coordination.core.state_machine import (
     Timers,
 )
 from millstream.node.transactions.core.transaction import (
-    Ending,
+    EndTxnCheck,
     ProducerIdNeeded,
     ProducerStart,
     StartedProducer,
     Transaction,
     TransactionState,
     check_client,
-    ending,
-    started,
+    check_end_txn,
     started_producer,
+    transaction_of_new_producer,
 )
 
 _TYPE = 0
@@ -109,20 +109,24 @@ _NEXT_BATCH_DELAY_MS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
+    """What the state machine needs of the cluster's settings and levels."""
+
     transaction_version: int
     """The cluster's level of the feature `transaction.version`."""
     expiration_ms: int
     abort_interval_ms: int
     expiry_interval_ms: int
     decisions_held: bool = False
-    """A backup takes its points: no transaction is decided now (`DecisionsHeld`)."""
+    """Whether a backup takes its points now. Then no transaction is decided (`DecisionsHeld`)."""
 
 
 class DecisionsHeld(Exception):
-    """The operation would decide a transaction while a backup takes its points. It is to be repeated a little later."""
+    """The operation would decide a transaction while a backup takes its points. The caller repeats it later."""
 
 
 class TransactionShard:
+    """The state machine of one partition of `__transaction_state`."""
+
     def __init__(self, settings: Callable[[], TransactionSettings]) -> None:
         self.timers = Timers()
         self.transactions: dict[str, Transaction] = {}
@@ -135,7 +139,7 @@ class TransactionShard:
 
     def start_producer(self, start: ProducerStart, now_ms: int) -> CoordinatorResult[StartedProducer]:
         """InitProducerId. ProducerIdNeeded if it must be called again with a new id."""
-        changed = started(self.transactions, start, self._settings().transaction_version, now_ms)
+        changed = transaction_of_new_producer(self.transactions, start, self._settings().transaction_version, now_ms)
         if not changed.is_decided:
             return self._changed(changed, started_producer(changed))
         if self._settings().decisions_held:
@@ -187,9 +191,10 @@ class TransactionShard:
         now_ms: int,
         new_producer_id: int | None = None,
     ) -> CoordinatorResult[ProducerIdentity]:
-        """EndTxn; the response is the client's producer id and epoch from now on. ProducerIdNeeded as above."""
+        """EndTxn; the response is the client's producer id and epoch from now on. ProducerIdNeeded if it must be called
+        again with a new id."""
         transaction = self._known(transactional_id)
-        if ending(transaction, client, committed, client_version) is Ending.REPEATED:
+        if check_end_txn(transaction, client, committed, client_version) is EndTxnCheck.REPEATED:
             return CoordinatorResult(transaction.producer)
         if self._settings().decisions_held:
             raise DecisionsHeld
@@ -204,7 +209,7 @@ class TransactionShard:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{transactional_id!r} has no producer id")
         return transaction
 
-    # Without a request
+    # Not by a request of a client
 
     def complete(self, decided: Transaction, now_ms: int) -> CoordinatorResult[None]:
         """Called when all markers of a decided transaction are written."""
@@ -213,30 +218,30 @@ class TransactionShard:
             return CoordinatorResult(None)  # already complete; perhaps the next transaction is decided
         return self._changed(transaction.completed(now_ms), None)
 
-    def _abort_late(self, now_ms: int) -> CoordinatorResult[None] | None:
+    def _abort_timed_out(self, now_ms: int) -> CoordinatorResult[None] | None:
         settings = self._settings()
         version = settings.transaction_version
         if settings.decisions_held:
-            self.timers.set("abort", now_ms + _NEXT_BATCH_DELAY_MS, self._abort_late)
+            self.timers.set("abort", now_ms + _NEXT_BATCH_DELAY_MS, self._abort_timed_out)
             return None
-        self._arm(now_ms)
+        self._set_timers(now_ms)
         changes: list[Transaction] = []
         records: list[CoordinatorRecord] = []
         size = 0
         for transactional_id in self._ongoing:
             transaction = self.transactions[transactional_id]
-            if not transaction.is_late(now_ms):
+            if not transaction.is_timed_out(now_ms):
                 continue
             if size > _MAX_BATCH_BYTES:
-                self.timers.set("abort", now_ms + _NEXT_BATCH_DELAY_MS, self._abort_late)
+                self.timers.set("abort", now_ms + _NEXT_BATCH_DELAY_MS, self._abort_timed_out)
                 break
             changes.append(transaction.fenced(version, now_ms))
             records.append(encode(changes[-1], version))
             size += _size(records[-1])
         return CoordinatorResult(None, records, lambda error: self._written(changes, error)) if records else None
 
-    def _forget_unused(self, now_ms: int) -> CoordinatorResult[None] | None:
-        self._arm(now_ms)
+    def _delete_expired(self, now_ms: int) -> CoordinatorResult[None] | None:
+        self._set_timers(now_ms)
         before = now_ms - self._settings().expiration_ms
         records: list[CoordinatorRecord] = []
         size = 0
@@ -244,18 +249,18 @@ class TransactionShard:
             if not transaction.is_over or transaction.updated_ms > before:
                 continue
             if size > _MAX_BATCH_BYTES:
-                self.timers.set("forget", now_ms + _NEXT_BATCH_DELAY_MS, self._forget_unused)
+                self.timers.set("forget", now_ms + _NEXT_BATCH_DELAY_MS, self._delete_expired)
                 break
             records.append(tombstone(transaction.transactional_id))
             size += _size(records[-1])
         return CoordinatorResult(None, records) if records else None
 
-    def _arm(self, now_ms: int) -> None:
+    def _set_timers(self, now_ms: int) -> None:
         settings = self._settings()
         if self._ongoing and "abort" not in self.timers:
-            self.timers.set("abort", now_ms + settings.abort_interval_ms, self._abort_late)
+            self.timers.set("abort", now_ms + settings.abort_interval_ms, self._abort_timed_out)
         if self.transactions and "forget" not in self.timers:
-            self.timers.set("forget", now_ms + settings.expiry_interval_ms, self._forget_unused)
+            self.timers.set("forget", now_ms + settings.expiry_interval_ms, self._delete_expired)
 
     # Records
 
@@ -273,7 +278,7 @@ class TransactionShard:
             self.transactions[changed.transactional_id] = transaction
             if transaction.is_decided:
                 self.on_decided(transaction)
-        self._arm(changes[-1].updated_ms)
+        self._set_timers(changes[-1].updated_ms)
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         decoded = decode(key, value)
@@ -292,7 +297,7 @@ class TransactionShard:
         for transaction in tuple(self.transactions.values()):
             if transaction.is_decided:
                 self.on_decided(transaction)
-        self._arm(now_ms)
+        self._set_timers(now_ms)
 
 
 def _busy(reason: str) -> KafkaError:
@@ -308,7 +313,7 @@ STATES_BY_LABEL = {state.label: state for state in TransactionState}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionFilter:
-    """An empty field matches all transactions."""
+    """The filter of ListTransactions. An empty field matches all transactions."""
 
     states: Collection[TransactionState] | None = None
     producer_ids: Collection[int] = ()

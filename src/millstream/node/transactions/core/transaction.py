@@ -11,13 +11,14 @@ is final when Prepare is in the log.
 Epochs fence producers. A client never gets the largest epoch, so that every producer can be fenced. A producer whose
 epochs are exhausted gets a new producer id.
 
-InitProducerId (`started`): a client without a producer id is a new instance. It gets the next epoch, and the earlier
-producer is fenced. A client that sends its id and epoch continues after an error (KIP-360): it gets the next epoch, or
-the current one again if it missed the response. An open transaction is aborted first, unless the client keeps it.
+InitProducerId (`transaction_of_new_producer`): a client without a producer id is a new instance. It gets the next
+epoch, and the earlier producer is fenced. A client that sends its id and epoch continues after an error (KIP-360): it
+gets the next epoch, or the current one again if it missed the response. An open transaction is aborted first, unless
+the client keeps it.
 
-EndTxn (`ending`): up to transaction version 1 the end of a transaction keeps the epoch, and the state shows a repeated
-request. From version 2 on each end raises the epoch, so a request with the epoch before is a repeated one. An abort by
-the coordinator looks the same: the client may continue with the next epoch.
+EndTxn (`check_end_txn`): up to transaction version 1 the end of a transaction keeps the epoch, and the state shows a
+repeated request. From version 2 on each end raises the epoch, so a request with the epoch before is a repeated one. An
+abort by the coordinator looks the same: the client may continue with the next epoch.
 
     version 2        abort, again       abort, new        commit, again      commit, new
     Empty            PRODUCER_FENCED    aborts            PRODUCER_FENCED    INVALID_TXN_STATE
@@ -44,7 +45,7 @@ from millstream.formats.model.identifiers import Marker, ProducerIdentity, Topic
 NO_ID = -1
 NO_EPOCH = -1
 NO_TIME = -1
-LARGEST_EPOCH = (1 << 15) - 1
+MAX_EPOCH = (1 << 15) - 1
 NO_TIMEOUT_MS = (1 << 31) - 1
 """The timeout of transactions in a two-phase commit (KIP-939): they are never aborted by time."""
 EPOCH_PER_TRANSACTION = 2
@@ -75,6 +76,8 @@ COMPLETE = frozenset((TransactionState.COMPLETE_COMMIT, TransactionState.COMPLET
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
+    """One transactional id: its producer, and its open or last transaction."""
+
     transactional_id: str
     producer_id: int
     producer_epoch: int = NO_EPOCH
@@ -124,7 +127,7 @@ class Transaction:
         """Whether no transaction is open and none is ending."""
         return self.state in COMPLETE or self.state == TransactionState.EMPTY
 
-    def is_late(self, now_ms: int) -> bool:
+    def is_timed_out(self, now_ms: int) -> bool:
         """Whether it has been open longer than its timeout."""
         if self.state != TransactionState.ONGOING or self.timeout_ms == NO_TIMEOUT_MS:
             return False
@@ -206,7 +209,7 @@ class Transaction:
         next_id, next_epoch = self.next_producer_id, self.next_producer_epoch
         if client_version >= EPOCH_PER_TRANSACTION:
             last_epoch = self.client.epoch
-            epoch = min(epoch + 1, LARGEST_EPOCH)
+            epoch = min(epoch + 1, MAX_EPOCH)
             if self.needs_producer_id(client_version):
                 assert new_producer_id is not None
                 next_id = new_producer_id
@@ -233,7 +236,7 @@ class Transaction:
         own: if no other producer has replaced it, it continues with the next epoch, unless the epochs are exhausted.
         """
         may_go_on = transaction_version >= EPOCH_PER_TRANSACTION and not is_exhausted(self.client.epoch)
-        epoch = min(self.producer_epoch + 1, LARGEST_EPOCH)
+        epoch = min(self.producer_epoch + 1, MAX_EPOCH)
         return replace(
             self,
             previous_producer_id=self.producer_id,
@@ -264,7 +267,7 @@ class Transaction:
 
 def is_exhausted(epoch: int) -> bool:
     """Whether a client may not get a later epoch: the largest epoch is reserved for fencing."""
-    return epoch >= LARGEST_EPOCH - 1
+    return epoch >= MAX_EPOCH - 1
 
 
 class ProducerIdNeeded(Exception):
@@ -286,12 +289,14 @@ class ProducerStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedProducer:
+    """The result of InitProducerId."""
+
     producer: ProducerIdentity
     ongoing: ProducerIdentity | None = None
-    """The producer of the transaction that was kept open."""
+    """The producer of the prepared transaction that was kept open, if there is one."""
 
 
-def started(
+def transaction_of_new_producer(
     known: Mapping[str, Transaction], start: ProducerStart, transaction_version: int, now_ms: int
 ) -> Transaction:
     """The transaction after InitProducerId. If it is a decided abort, the client must retry.
@@ -302,13 +307,13 @@ def started(
     if transaction is None:
         transaction = Transaction(
             transactional_id=start.transactional_id,
-            producer_id=_taken(start.new_producer_id),
+            producer_id=_required_id(start.new_producer_id),
             timeout_ms=start.timeout_ms,
             updated_ms=now_ms,
         )
     if transaction.is_decided:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is still ending; try again")
-    if start.expected is not None and not _may_be(transaction, start.expected):
+    if start.expected is not None and not _may_be_client(transaction, start.expected):
         raise _fenced(start.expected)
     if transaction.state == TransactionState.ONGOING:
         if not start.keep_prepared:
@@ -318,12 +323,13 @@ def started(
 
 
 def started_producer(transaction: Transaction) -> StartedProducer:
+    """The producer id and epoch for the response to InitProducerId."""
     ongoing = transaction.producer if transaction.is_kept else None
     return StartedProducer(producer=transaction.client, ongoing=ongoing)
 
 
-def _may_be(transaction: Transaction, expected: ProducerIdentity) -> bool:
-    """Whether the client may be the known one; its epoch is checked later."""
+def _may_be_client(transaction: Transaction, expected: ProducerIdentity) -> bool:
+    """Whether the client may be the known producer, by its id; the epoch is checked later."""
     if transaction.producer_epoch == NO_EPOCH:
         return True  # the id was deleted or is new: it gets a new producer id
     if expected.producer_id == transaction.client.producer_id:
@@ -336,7 +342,7 @@ def _kept(transaction: Transaction, start: ProducerStart, now_ms: int) -> Transa
     client = transaction.client
     if start.expected is not None and start.expected != client:
         raise _fenced(start.expected)
-    new_id = _taken(start.new_producer_id) if is_exhausted(client.epoch) else None
+    new_id = _required_id(start.new_producer_id) if is_exhausted(client.epoch) else None
     return transaction.kept_for_new_client(start.timeout_ms, now_ms, new_id)
 
 
@@ -349,7 +355,7 @@ def _next(transaction: Transaction, start: ProducerStart, now_ms: int) -> Transa
             NO_EPOCH if expected is None else epoch,
             start.timeout_ms,
             now_ms,
-            producer_id=_taken(start.new_producer_id),
+            producer_id=_required_id(start.new_producer_id),
         )
     if expected is None:
         return transaction.with_epoch(epoch + 1, NO_EPOCH, start.timeout_ms, now_ms)
@@ -361,7 +367,7 @@ def _next(transaction: Transaction, start: ProducerStart, now_ms: int) -> Transa
     raise _fenced(expected)
 
 
-def _taken(producer_id: int | None) -> int:
+def _required_id(producer_id: int | None) -> int:
     if producer_id is None:
         raise ProducerIdNeeded
     assert producer_id != NO_ID
@@ -375,37 +381,41 @@ def _fenced(client: ProducerIdentity) -> KafkaError:
     )
 
 
-class Ending(Enum):
-    DECIDES = "the outcome is to be written"
-    REPEATED = "it is as the client wants it already"
+class EndTxnCheck(Enum):
+    """The result of the check of an EndTxn request."""
+
+    DECIDE = "the outcome has to be written"
+    REPEATED = "the request repeats the last one, and the outcome is written already"
 
 
-def ending(transaction: Transaction, client: ProducerIdentity, committed: bool, client_version: int) -> Ending:
+def check_end_txn(
+    transaction: Transaction, client: ProducerIdentity, committed: bool, client_version: int
+) -> EndTxnCheck:
     """Whether the client may end the transaction, or has already; KafkaError if it may not."""
     if client_version >= EPOCH_PER_TRANSACTION:
         # Checked before the client: it may already have its next id and epoch, and end its next transaction.
         _check_not_pending(transaction)
-        return _with_epochs(transaction, client, committed)
+        return _check_end_with_epochs(transaction, client, committed)
     check_client(transaction, client)
     _check_not_pending(transaction)
     if transaction.state == TransactionState.ONGOING:
-        return Ending.DECIDES
+        return EndTxnCheck.DECIDE
     if _outcome(transaction) != committed:
         raise _invalid(transaction, committed)
-    return Ending.REPEATED
+    return EndTxnCheck.REPEATED
 
 
-def _with_epochs(transaction: Transaction, client: ProducerIdentity, committed: bool) -> Ending:
+def _check_end_with_epochs(transaction: Transaction, client: ProducerIdentity, committed: bool) -> EndTxnCheck:
     if _is_repeated(transaction, client):
         if _outcome(transaction) != committed:
             raise _invalid(transaction, committed)
-        if transaction.producer_epoch == LARGEST_EPOCH:
+        if transaction.producer_epoch == MAX_EPOCH:
             raise _fenced(client)  # this epoch is for markers only: a client with it could not be fenced
-        return Ending.REPEATED
+        return EndTxnCheck.REPEATED
     check_client(transaction, client)
     if transaction.state != TransactionState.ONGOING and committed:
         raise _invalid(transaction, committed)
-    return Ending.DECIDES
+    return EndTxnCheck.DECIDE
 
 
 def _is_repeated(transaction: Transaction, client: ProducerIdentity) -> bool:
@@ -417,7 +427,7 @@ def _is_repeated(transaction: Transaction, client: ProducerIdentity) -> bool:
     now = transaction.producer
     if ProducerIdentity(client.producer_id, client.epoch + 1) == now:
         return True
-    ran_out = client.epoch == LARGEST_EPOCH - 1 and now.epoch == 0
+    ran_out = client.epoch == MAX_EPOCH - 1 and now.epoch == 0
     return ran_out and client.producer_id == transaction.previous_producer_id
 
 
@@ -449,5 +459,7 @@ def _outcome(transaction: Transaction) -> bool | None:
 
 
 def _invalid(transaction: Transaction, committed: bool) -> KafkaError:
-    wish = "committed" if committed else "aborted"
-    return KafkaError(ErrorCode.INVALID_TXN_STATE, f"a transaction that is {transaction.state.label} cannot be {wish}")
+    outcome = "committed" if committed else "aborted"
+    return KafkaError(
+        ErrorCode.INVALID_TXN_STATE, f"a transaction that is {transaction.state.label} cannot be {outcome}"
+    )

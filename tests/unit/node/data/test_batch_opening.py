@@ -17,7 +17,7 @@ from millstream.formats.records.batch import read_header
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import SMALL_BYTES, SMALL_RECORDS, OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.data.batch_opening import OpenedBatches, OpenedProduce, open_batch, wanted_of
+from millstream.node.data.batch_opening import BatchOpening, OpenedBatches, open_batch, required_checks
 from millstream.node.data.schema_validation import SchemaGuard, UnknownSchemaError
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
@@ -90,7 +90,7 @@ class FakePartition:
     def __init__(self, config: LogConfig) -> None:
         self.is_leader, self.is_internal, self.is_mirror = True, False, False
         self.refusal: KafkaError | None = None
-        self.log: Any = SimpleNamespace(config=config, opens_batches=wanted_of(config, None) is not None)
+        self.log: Any = SimpleNamespace(config=config, opens_batches=required_checks(config, None) is not None)
         self.log.validate = self._judge
 
     def _judge(self, batch: memoryview, now_ms: int) -> None:
@@ -120,7 +120,7 @@ class Stage:
             topic: {index: FakePartition(config) for index in range(3)} for topic, config in topics.items()
         }
         table: Any = SimpleNamespace(by_name=self.partitions, by_id={})
-        self.produce = OpenedProduce(table, self.guard, self.schemas, environment, lambda: limits)
+        self.produce = BatchOpening(table, self.guard, self.schemas, environment, lambda: limits)
         self.taken: list[str] = []
         self.opened: dict[str, OpenedBatches] = {}
         self.responses: dict[str, list[tuple[int, str | None]]] = {}
@@ -158,7 +158,7 @@ class Stage:
         def refuse(call: ProduceCall, error: KafkaError) -> Any:
             return [(b"t", [PartitionResult(0, error.code, message=error.message)])]
 
-        results, wait = self.produce.take(ProduceCall(asked, 9, buffer), append, refuse)
+        results, wait = self.produce.append_when_opened(ProduceCall(asked, 9, buffer), append, refuse)
         note: Callable[[Any], None] = lambda final: self.responses.__setitem__(  # noqa: E731
             name, [(row.error, row.message) for _, rows in final for row in rows]
         )
@@ -182,10 +182,10 @@ def test_a_large_batch_is_opened_in_a_thread_and_nothing_overtakes_it() -> None:
         stage.send("beside", (b"compacted", 1, build_batch([Record(b"k", b"v")])))
         stage.send("free", (b"free", 0, b"anything"))
         assert stage.taken == ["beside", "free"]
-        assert not turn.turn.is_over, "the connection waits"
+        assert not turn.read_pause.is_over, "the connection waits"
         assert await stage.work() == 1, "the small one needs no thread"
         assert stage.taken == ["beside", "free", "first", "behind"]
-        assert turn.turn.is_over
+        assert turn.read_pause.is_over
         assert stage.produce.held_bytes == 0
 
     asyncio.run(scene())
@@ -355,7 +355,7 @@ def test_requests_above_the_bound_or_at_the_stop_are_refused(monkeypatch: pytest
     async def scene() -> None:
         stage = Stage(image_of(value="true"))
         stage.send("held", (b"t", 0, value(NEW)))
-        monkeypatch.setattr("millstream.node.data.batch_opening.MOST_HELD_BYTES", 10)
+        monkeypatch.setattr("millstream.node.data.batch_opening.MAX_HELD_BYTES", 10)
         stage.send("too much", (b"t", 0, value(NEW)))
         assert stage.responses["too much"][0][0] == ErrorCode.NOT_ENOUGH_REPLICAS
         await asyncio.sleep(0)
@@ -368,7 +368,7 @@ def test_requests_above_the_bound_or_at_the_stop_are_refused(monkeypatch: pytest
 
 
 def fault_of(guard: SchemaGuard, topic: bytes, batch: bytearray) -> KafkaError | None:
-    wanted = wanted_of(LogConfig(), guard.wanted(topic))
+    wanted = required_checks(LogConfig(), guard.wanted(topic))
     return None if wanted is None else open_batch(batch, wanted, OpeningLimits()).fault
 
 
