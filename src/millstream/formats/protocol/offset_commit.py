@@ -7,7 +7,7 @@ steps; `request_of` makes the same request of it.
 
 import struct
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from millstream.formats.model.identifiers import NO_TOPIC_ID
@@ -20,21 +20,23 @@ from millstream.formats.protocol.wire_types import (
 )
 from millstream.formats.records.varint import append_unsigned, read_unsigned
 
-FIRST_WITH_THROTTLE_TIME = 3
-LAST_WITH_RETENTION_TIME = 4
-FIRST_WITH_LEADER_EPOCH = 6
-FIRST_WITH_INSTANCE = 7
-FIRST_FLEXIBLE = 8
-FIRST_WITH_TOPIC_ID = 10
+FIRST_WITH_THROTTLE_TIME: Final = 3
+LAST_WITH_RETENTION_TIME: Final = 4
+FIRST_WITH_LEADER_EPOCH: Final = 6
+FIRST_WITH_INSTANCE: Final = 7
+FIRST_FLEXIBLE: Final = 8
+FIRST_WITH_TOPIC_ID: Final = 10
 
-_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
-_PARTITION = struct.Struct(">iqi")
-_PARTITION_WITHOUT_EPOCH = struct.Struct(">iq")
-_ROW = struct.Struct(">ih")
-_ROW_FLEXIBLE = struct.Struct(">ihx")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_PARTITION: Final = struct.Struct(">iqi")
+_PARTITION_WITHOUT_EPOCH: Final = struct.Struct(">iq")
+_ROW: Final = struct.Struct(">ih")
+_ROW_FLEXIBLE: Final = struct.Struct(">ihx")
 """With the empty tagged fields."""
-_UUID_BYTES = 16
-_NULL = -1
+_UUID_BYTES: Final = 16
+_NULL: Final = -1
 
 
 class CommitPartition:

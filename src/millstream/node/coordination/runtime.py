@@ -314,6 +314,9 @@ class CoordinatorRuntime:
             self._write(result)
         except KafkaError as error:
             return error
+        except Exception:  # all of them must get a response
+            _log.exception("gathered_not_written partition=%s", self.partition.topic_partition)
+            return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "internal error, see the log")
         return None
 
     def _deliver(self, gathered: list[GatheredResult], error: KafkaError | None) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from millstream.common.prometheus import REQUEST_SECONDS, Histogram
 from millstream.formats.model.errors import ErrorCode
@@ -43,16 +43,18 @@ from millstream.node.server.throttling import (
     throttle_response,
 )
 
-PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
-_MAX_REQUEST_BYTES = 16 << 20
+PRODUCE_KEY: Final = 0
+FETCH_KEY: Final = 1
+API_VERSIONS_KEY: Final = 18
+_MAX_REQUEST_BYTES: Final = 16 << 20
 """The limit for all APIs except Produce, which carries records."""
-_MAX_BYTES_READ_AT_ONCE = 8 << 10
+_MAX_BYTES_READ_AT_ONCE: Final = 8 << 10
 """Longer requests are read in steps (`formats/protocol/steps.py`). Their connection is not read meanwhile."""
 
-_REQUEST_HEAD = struct.Struct(">hhih")
-_RESPONSE_HEAD = struct.Struct(">ii")
-_SIZE = struct.Struct(">i")
-_KEY = struct.Struct(">h")
+_REQUEST_HEAD: Final = struct.Struct(">hhih")
+_RESPONSE_HEAD: Final = struct.Struct(">ii")
+_SIZE: Final = struct.Struct(">i")
+_KEY: Final = struct.Struct(">h")
 _log = logging.getLogger("millstream.broker")
 
 

@@ -54,20 +54,21 @@ read_value = _FORMATS.read_value
 
 _OFFSET_COMMIT: Final = 1
 """The number of RecordType.OFFSET_COMMIT."""
-_KEY_HEAD = struct.Struct(">hh")
+_KEY_HEAD: Final = struct.Struct(">hh")
 """The type of the record and the length of the group's id."""
-_LENGTH = struct.Struct(">h")
-_PARTITION = struct.Struct(">i")
-_VALUE_HEAD = struct.Struct(">hqi")
-_TIME = struct.Struct(">q")
-_VERSION, _VERSION_WITH_EXPIRY = 4, 1
-_NO_TAGS = b"\x00"
-_TOPIC_ID_TAG = b"\x01\x00\x10"
-_EMPTY_VALUE = struct.Struct(">hqibq")
+_LENGTH: Final = struct.Struct(">h")
+_PARTITION: Final = struct.Struct(">i")
+_VALUE_HEAD: Final = struct.Struct(">hqi")
+_TIME: Final = struct.Struct(">q")
+_VERSION: Final = 4
+_VERSION_WITH_EXPIRY: Final = 1
+_NO_TAGS: Final = b"\x00"
+_TOPIC_ID_TAG: Final = b"\x01\x00\x10"
+_EMPTY_VALUE: Final = struct.Struct(">hqibq")
 """A value with empty metadata, without its tags."""
-_TAGS_START = _EMPTY_VALUE.size
+_TAGS_START: Final = _EMPTY_VALUE.size
 
-NEVER = -1
+NEVER: Final = -1
 
 
 class CommittedOffset(NamedTuple):
