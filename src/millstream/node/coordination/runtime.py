@@ -297,9 +297,11 @@ class CoordinatorRuntime:
         self._gathered_records = self._gathered_bytes = 0
         error = self._write_together(gathered)
         if error is not None and error.code == ErrorCode.UNKNOWN_SERVER_ERROR and len(gathered) > 1:
-            # Too large for the log: then it matters which of them is.
-            for each in gathered:
-                self._deliver([each], self._write_together([each]))
+            # Too large for the log: then it matters which of them is. All are written before the first response: that
+            # may lead to more requests, which come after them.
+            errors = [self._write_together([each]) for each in gathered]
+            for each, its_error in zip(reversed(gathered), reversed(errors), strict=True):
+                self._deliver([each], its_error)
             return
         self._deliver(gathered, error)
 

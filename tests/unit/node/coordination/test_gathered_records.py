@@ -149,6 +149,27 @@ def test_only_what_is_too_large_for_the_log_is_refused() -> None:
     story(main)
 
 
+def test_what_a_response_leads_to_comes_after_all_that_was_gathered() -> None:
+    """A connection that was full reads its next requests when a response is ready."""
+
+    async def main(most_bytes: int, expected: list[list[bytes]]) -> None:
+        world = Gathering(Batches(most_bytes=most_bytes))
+        await world.runtime.load()
+
+        def read_on(error: KafkaError | None) -> None:
+            world.gather(b"d")
+            world.runtime.run_now(put(b"e"))
+
+        world.runtime.gather([CoordinatorRecord(b"a", b"")], read_on)
+        world.gather(b"b", value=bytes(2 * SMALL))
+        world.gather(b"c")
+        await turns()
+        assert world.kept.appended == expected
+
+    story(lambda: main(1 << 30, [[b"a", b"b", b"c"], [b"d"], [b"e"]]))
+    story(lambda: main(HEADER_SIZE + SMALL, [[b"a"], [b"c"], [b"d"], [b"e"]]))
+
+
 def test_responses_wait_until_the_batch_is_committed() -> None:
     async def main() -> None:
         world = Gathering(Batches(replicas=3))
