@@ -34,7 +34,7 @@ def frame(key: int, version: int, name: str, body: dict[str, Any]) -> bytearray:
 def measure(title: str, call: Callable[[], object], count: int, *, of: int = 1) -> None:
     """Prints the time of one of the `of` requests that a call handles."""
     call()
-    best = min(_time(call, count // 5) for _ in range(5)) / of
+    best = min(_time(call, max(1, count // 5)) for _ in range(5)) / of
     print(f"{title:45} {best * 1e6:8.2f} µs")
 
 

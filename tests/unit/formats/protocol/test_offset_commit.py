@@ -88,7 +88,7 @@ def test_a_topic_of_a_transaction_has_the_same_partitions() -> None:
     assert fields_of(topic) == {"topic_id": UUID(int=0), "name": "t", "partitions": [row]}
 
 
-def outcome(read: Any) -> Any:
+def fields_or_refused(read: Any) -> Any:
     """The fields; None for bytes that are refused."""
     try:
         return fields_of(read())
@@ -103,8 +103,8 @@ def test_damaged_bytes_are_refused_as_by_the_schema(version: int, fields: dict[s
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     end = data.draw(st.integers(0, len(whole)))
     for limits in ({}, {"most_items": 2, "longest_text": 20}):
-        by_hand = outcome(lambda: read_request(Cursor(whole, 0, end, **limits), version))  # noqa: B023
-        assert by_hand == outcome(lambda: SCHEMA.read(Cursor(whole, 0, end, **limits), version))  # noqa: B023
+        by_hand = fields_or_refused(lambda: read_request(Cursor(whole, 0, end, **limits), version))  # noqa: B023
+        assert by_hand == fields_or_refused(lambda: SCHEMA.read(Cursor(whole, 0, end, **limits), version))  # noqa: B023
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:
