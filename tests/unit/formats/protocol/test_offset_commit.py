@@ -58,7 +58,7 @@ def fields_of(message: Any) -> dict[str, Any]:
 @given(fields=requests)
 def test_a_request_has_the_fields_that_the_schema_reads(version: int, fields: dict[str, Any]) -> None:
     data = SCHEMA.encode(fields, version)
-    expected = SCHEMA.decode(data, version)
+    expected: Any = SCHEMA.decode(data, version)
     for buffer in (data, bytearray(data), memoryview(data)):
         cursor = Cursor(buffer)
         assert fields_of(read_request(cursor, version)) == fields_of(expected)
