@@ -22,6 +22,8 @@ from millstream.node.server.service import Peer
 
 PRODUCE_VERSION, FETCH_VERSION, COMMIT_VERSION, HEARTBEAT_VERSION = 12, 12, 9, 4
 GROUP = "group"
+COMMITS_TOGETHER = 5
+"""As many as the clients of `benchmarks.compare` have in flight on a connection."""
 
 
 def frame(key: int, version: int, name: str, body: dict[str, Any]) -> bytearray:
@@ -29,9 +31,10 @@ def frame(key: int, version: int, name: str, body: dict[str, Any]) -> bytearray:
     return bytearray(head + request_schema(name).encode(body, version))
 
 
-def measure(title: str, call: Callable[[], object], count: int) -> None:
+def measure(title: str, call: Callable[[], object], count: int, *, of: int = 1) -> None:
+    """Prints the time of one of the `of` requests that a call handles."""
     call()
-    best = min(_time(call, count // 5) for _ in range(5))
+    best = min(_time(call, max(1, count // 5)) for _ in range(5)) / of
     print(f"{title:45} {best * 1e6:8.2f} µs")
 
 
@@ -85,15 +88,23 @@ def main(count: int = 50_000, acls: int | None = None) -> None:
             body = {"max_wait_ms": 0, "min_bytes": 1, "topics": [{"topic": "t", "partitions": [partition]}]}
             request = frame(1, FETCH_VERSION, "fetch", body)
             measure(title, lambda r=request: handle(r, 0, len(r), peer), count)  # type: ignore[misc]
-        loop.run_until_complete(broker.groups.runtime_of(GROUP))
-        for title, request in group_requests():
-            measure(title, partial(handle, request, 0, len(request), peer), count)
+        runtime = loop.run_until_complete(broker.groups.runtime_of(GROUP))
+        commit, heartbeat = group_requests()
+        for together in (1, COMMITS_TOGETHER):
+
+            def commits(together: int = together) -> None:
+                for _ in range(together):
+                    handle(commit, 0, len(commit), peer)
+                runtime.write_gathered()  # as at the end of a turn of the loop
+
+            measure(f"offset commit, one partition, {together} in a turn", commits, count // together, of=together)
+        measure("heartbeat, refused", partial(handle, heartbeat, 0, len(heartbeat), peer), count)
         loop.run_until_complete(node.stop())
         loop.close()
 
 
-def group_requests() -> list[tuple[str, bytearray]]:
-    """Requests that the group coordinator responds to at once: the commits make the group, which has no members."""
+def group_requests() -> tuple[bytearray, bytearray]:
+    """A commit and a heartbeat. The commits make the group, which has no members."""
     partitions = [{"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}]
     commit = {
         "group_id": GROUP,
@@ -101,10 +112,7 @@ def group_requests() -> list[tuple[str, bytearray]]:
         "topics": [{"name": "t", "partitions": partitions}],
     }
     heartbeat = {"group_id": GROUP, "generation_id": 1, "member_id": "none"}
-    return [
-        ("offset commit, one partition", frame(8, COMMIT_VERSION, "offset_commit", commit)),
-        ("heartbeat, refused", frame(12, HEARTBEAT_VERSION, "heartbeat", heartbeat)),
-    ]
+    return frame(8, COMMIT_VERSION, "offset_commit", commit), frame(12, HEARTBEAT_VERSION, "heartbeat", heartbeat)
 
 
 async def add_acls(node: Node, count: int) -> None:

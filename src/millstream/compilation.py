@@ -24,6 +24,7 @@ AUTO, REQUIRE, REFUSE = "auto", "require", "refuse"
 MODULES = (
     "millstream.common.prometheus",
     "millstream.formats.protocol.fetch",
+    "millstream.formats.protocol.offset_commit",
     "millstream.formats.protocol.primitives",
     "millstream.formats.protocol.produce",
     "millstream.formats.protocol.replica_fetch",

@@ -10,10 +10,9 @@ bytes raise `MalformedMessage`, and nothing else.
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from operator import eq
 from typing import Any, NoReturn
-from uuid import UUID
 
 from millstream.formats.protocol.primitives import (
     Cursor,
@@ -23,7 +22,7 @@ from millstream.formats.protocol.primitives import (
     read_tag_count,
     read_unsigned_varint,
 )
-from millstream.formats.protocol.structure import Field, Message, Structure
+from millstream.formats.protocol.structure import Field, Message, Structure, cached_uuid
 from millstream.formats.records.varint import append_unsigned, read_unsigned
 
 _MAX_MESSAGE_LENGTH = 2000
@@ -137,12 +136,6 @@ def _runs(fields: list[Field]) -> list[list[Field]]:
 # Reading
 
 
-@lru_cache(maxsize=10_000)
-def _uuid(data: bytes) -> UUID:
-    """Cached: the same ids come many times."""
-    return UUID(bytes=data)
-
-
 def _short(count: int, position: int, end: int) -> NoReturn:
     raise MalformedMessage(f"{count} bytes expected at {position}, {end - position} left")
 
@@ -189,7 +182,7 @@ _READER_NAMES: dict[str, Any] = {
     "short": _short,
     "too_many": _too_many,
     "unpack_from": struct.unpack_from,
-    "uuid": _uuid,
+    "uuid": cached_uuid,
 }
 
 

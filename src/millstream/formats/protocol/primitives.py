@@ -143,7 +143,7 @@ def write_length_compact(out: bytearray, length: int) -> None:
     append_unsigned(out, length + 1)
 
 
-def skip_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
+def skip_tags(buffer: bytes | bytearray | memoryview, position: int, end: int) -> int:
     """The position after a section of tagged fields."""
     count, position = read_unsigned(buffer, position)
     if count > MAX_TAGS:

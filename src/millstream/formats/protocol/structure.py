@@ -11,6 +11,7 @@ makes it a tagged field, `=` is its default. `[]` is an array, `{}` a structure 
 """
 
 from dataclasses import field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -24,6 +25,12 @@ _ZERO: dict[str, Any] = {
     "records": b"",
     "uuid": UUID(int=0),
 }
+
+
+@lru_cache(maxsize=10_000)
+def cached_uuid(data: bytes) -> UUID:
+    """An id from its bytes. Cached: the same ids come many times."""
+    return UUID(bytes=data)
 
 
 class Message:

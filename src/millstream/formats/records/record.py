@@ -32,13 +32,20 @@ from millstream.formats.records.compression import (
     compress,
     decompress,
 )
-from millstream.formats.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
+from millstream.formats.records.varint import (
+    MAX_LONG_BYTES,
+    MalformedRecordError,
+    append_varint,
+    read_varint,
+    varint_size,
+)
 
 Header = tuple[str, bytes | None]
 
 NO_OFFSET = -1
 _NULL_LENGTH = 0x01
 """-1 as a zig-zag varint."""
+_NO_ATTRIBUTES_SAME_TIME = b"\x00\x00"
 
 
 class Record(NamedTuple):
@@ -89,6 +96,45 @@ def build_batch(
         base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(records),
     )  # fmt: skip
     batch += content
+    seal(batch, 0, size)
+    return batch
+
+
+def build_key_value_batch(
+    records: Sequence[tuple[bytes, bytes | None]],
+    timestamp: int,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    transactional: bool = False,
+) -> bytearray:
+    """As `build_batch`, for records without headers that have one timestamp, and in one pass: coordinators write such
+    batches all the time."""
+    assert records, "a batch has at least one record"
+    batch = bytearray(HEADER_SIZE)
+    delta = 0
+    for key, value in records:
+        key_length, value_length = len(key), 0 if value is None else len(value)
+        # Attributes, timestamp delta and the number of headers are a zero byte each.
+        size = 3 + varint_size(delta) + varint_size(key_length) + key_length
+        size += 1 if value is None else varint_size(value_length) + value_length
+        append_varint(batch, size)
+        batch += _NO_ATTRIBUTES_SAME_TIME
+        append_varint(batch, delta)
+        append_varint(batch, key_length)
+        batch += key
+        if value is None:
+            batch.append(_NULL_LENGTH)
+        else:
+            append_varint(batch, value_length)
+            batch += value
+        batch.append(0)
+        delta += 1
+    size = len(batch)
+    HEADER.pack_into(
+        batch, 0, 0, size - LOG_OVERHEAD, -1, MAGIC_V2, 0, TRANSACTIONAL_BIT if transactional else 0, delta - 1,
+        timestamp, timestamp, producer_id, producer_epoch, NO_SEQUENCE, delta,
+    )  # fmt: skip
     seal(batch, 0, size)
     return batch
 

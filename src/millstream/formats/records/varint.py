@@ -48,6 +48,15 @@ def append_varint(out: bytearray, value: int) -> None:
         append_unsigned(out, zigzag)
 
 
+def varint_size(value: int) -> int:
+    """The number of bytes that `append_varint` appends for a number that is not negative."""
+    size, rest = 1, value >> 6
+    while rest:
+        size += 1
+        rest >>= 7
+    return size
+
+
 def read_varint(data: bytes | bytearray | memoryview, position: int, max_bytes: int = MAX_INT_BYTES) -> tuple[int, int]:
     """The number with a sign (zig-zag) at `position`, and the position after it."""
     if position < len(data) and (first := data[position]) < 0x80:  # nearly all numbers in records are that small

@@ -9,6 +9,10 @@ records that the state was built from may be acknowledged. That means that they 
 requires it, flushed. So the next leader, or this broker after a power failure, has every record that a response was
 based on. If appended records can no longer be committed here, the runtime is closed together with its state.
 
+Operations whose results do not depend on each other, such as commits of offsets, may be *gathered*: their records are
+appended as one batch at the end of the turn of the event loop, or before anything else looks at the state. Until then
+they are not in the state either.
+
 Records of a transaction are appended with the producer's id and epoch. They are pending until the marker is written.
 The runtime writes the marker too, so that the state follows the order of the log.
 
@@ -19,7 +23,7 @@ the leader any more. `java_hash` selects the partition.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -27,8 +31,9 @@ from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, Origin, TopicName, VerificationGuard
 from millstream.formats.records.opening import OpeningLimits
-from millstream.formats.records.record import Record, build_batch
+from millstream.formats.records.record import build_key_value_batch
 from millstream.node.coordination.core.state_machine import (
+    CoordinatorRecord,
     CoordinatorResult,
     DeferredResponse,
     StateMachine,
@@ -82,7 +87,21 @@ _TRANSACTION_ERRORS = frozenset(
     (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 )
 """Errors of the log that a producer or a transaction coordinator gets unchanged."""
+_MOST_GATHERED_RECORDS = 500
+_MOST_GATHERED_BYTES = 64 << 10
 R = TypeVar("R")
+
+OnDone = Callable[[KafkaError | None], None]
+
+
+class GatheredResult:
+    """Records that wait for the end of the turn, and what is called when they may be acknowledged or are refused."""
+
+    __slots__ = ("on_done", "records")
+
+    def __init__(self, records: Sequence[CoordinatorRecord], on_done: OnDone) -> None:
+        self.records = records
+        self.on_done = on_done
 
 
 class CoordinatorRuntime:
@@ -124,6 +143,11 @@ class CoordinatorRuntime:
         self._commit: asyncio.Future[KafkaError | None] | None = None
         """The last write that was not acknowledged at once: done when all records up to it may be acknowledged."""
         self._waiting: dict[asyncio.Future[Any], None] = {}
+        self._gathered: list[GatheredResult] = []
+        self._gathered_records = self._gathered_bytes = 0
+        self._ends_turn = False
+        """Whether the end of this turn of the loop writes what was gathered."""
+        self._deliveries = BackgroundTasks()
         state.timers.on_earlier = self._set_timer
 
     # Loading
@@ -224,23 +248,101 @@ class CoordinatorRuntime:
         Unless `is_settled`, the response must go through `resolved` before it is sent, and a refusal must wait for
         `settled`.
         """
+        if self._gathered:
+            self.write_gathered()
+        result = self.decide(operation)
+        self._write(result, guard)
+        return result.response
+
+    def decide(self, operation: "Callable[[int], CoordinatorResult[R]]") -> "CoordinatorResult[R]":
+        """The result of an operation on loaded state. Its records are not written yet."""
         assert self.is_loaded
         if self.is_closed:
             raise _not_coordinator()
         try:
-            result = operation(self._time.now_ms())
+            return operation(self._time.now_ms())
         except KafkaError as error:
             if not error.code.retriable and self.partition.is_in_doubt:
                 raise _not_coordinator() from error  # a newer coordinator may decide differently
             raise
-        self._write(result, guard)
-        return result.response
+
+    def gather(self, records: Sequence[CoordinatorRecord], on_done: OnDone) -> None:
+        """Writes the records with those of other operations of this turn of the event loop. `on_done` is called when
+        they may be acknowledged, or with the error."""
+        size = 0
+        for key, value in records:
+            size += len(key) + (0 if value is None else len(value))
+        if self._gathered and (
+            self._gathered_bytes + size > _MOST_GATHERED_BYTES
+            or self._gathered_records + len(records) > _MOST_GATHERED_RECORDS
+        ):
+            self.write_gathered()
+        self._gathered.append(GatheredResult(records, on_done))
+        self._gathered_bytes += size
+        self._gathered_records += len(records)
+        if not self._ends_turn:
+            self._ends_turn = True
+            self._environment.loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._ends_turn = False
+        self.write_gathered()
+
+    def write_gathered(self) -> None:
+        """Writes what was gathered, as one batch in the order of the operations."""
+        gathered = self._gathered
+        if not gathered:
+            return
+        self._gathered = []
+        self._gathered_records = self._gathered_bytes = 0
+        error = self._write_together(gathered)
+        if error is not None and error.code == ErrorCode.UNKNOWN_SERVER_ERROR and len(gathered) > 1:
+            # Too large for the log: then it matters which of them is. All are written before the first response: that
+            # may lead to more requests, which come after them.
+            errors = [self._write_together([each]) for each in gathered]
+            for each, its_error in zip(reversed(gathered), reversed(errors), strict=True):
+                self._deliver([each], its_error)
+            return
+        self._deliver(gathered, error)
+
+    def _write_together(self, gathered: list[GatheredResult]) -> KafkaError | None:
+        if self.is_closed:
+            return _not_coordinator()
+        records: list[CoordinatorRecord] = []
+        for each in gathered:
+            records += each.records
+        result: CoordinatorResult[None] = CoordinatorResult(None, records)
+        try:
+            self._write(result)
+        except KafkaError as error:
+            return error
+        except Exception:  # all of them must get a response
+            _log.exception("gathered_not_written partition=%s", self.partition.topic_partition)
+            return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "internal error, see the log")
+        return None
+
+    def _deliver(self, gathered: list[GatheredResult], error: KafkaError | None) -> None:
+        """Calls back, at once or when all records that the state was built from may be acknowledged."""
+        if self.is_settled:
+            _call_back(gathered, error)
+        elif self.is_closed:
+            _call_back(gathered, _not_coordinator())
+        else:
+            self._deliveries.start(self._deliver_later(gathered, error), loop=self._environment.loop)
+
+    async def _deliver_later(self, gathered: list[GatheredResult], error: KafkaError | None) -> None:
+        try:
+            await self.settled()
+        except KafkaError as lost:
+            error = lost
+        _call_back(gathered, error)
 
     async def end_transaction(self, marker: Marker) -> None:
         """Writes the marker of a transaction and applies it. Returns when the marker may be acknowledged."""
         await self.load()
         if self.is_closed:
             raise _not_coordinator()
+        self.write_gathered()
         refusal: KafkaError | None = None
         try:
             self._append(lambda now_ms: self.partition.append_marker(marker, now_ms))
@@ -330,13 +432,18 @@ class CoordinatorRuntime:
             result.on_written(None)
 
     def _append_records(self, result: "CoordinatorResult[Any]", guard: VerificationGuard | None, now_ms: int) -> None:
-        rows = [Record(key=key, value=value, timestamp=now_ms) for key, value in result.records]
         producer = result.producer
         if producer is None:
-            self.partition.append(memoryview(build_batch(rows)), now_ms)
+            self.partition.append(memoryview(build_key_value_batch(result.records, now_ms)), now_ms)
             return
         assert self._participant is not None, "only a participant writes in transactions"
-        batch = build_batch(rows, producer_id=producer.producer_id, producer_epoch=producer.epoch, transactional=True)
+        batch = build_key_value_batch(
+            result.records,
+            now_ms,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            transactional=True,
+        )
         self.partition.append(
             memoryview(batch), now_ms, origin=Origin.COORDINATOR, guard=guard, needs_guard=self._needs_guard()
         )
@@ -389,6 +496,7 @@ class CoordinatorRuntime:
 
     def _run_due_timers(self) -> None:
         self._timer = None
+        self.write_gathered()
         now_ms = self._time.now_ms()
         while not self.is_closed and (action := self.state.timers.take_due(now_ms)) is not None:
             try:
@@ -416,6 +524,14 @@ class CoordinatorRuntime:
         waiting, self._waiting = self._waiting, {}
         for each in waiting:
             _resolve(each, _not_coordinator())
+        gathered, self._gathered = self._gathered, []
+        _call_back(gathered, _not_coordinator())
+
+
+def _call_back(gathered: list[GatheredResult], error: KafkaError | None) -> None:
+    # The last first: a connection sends its responses in order, so it sends all of them with the first one.
+    for each in reversed(gathered):
+        each.on_done(error)
 
 
 def _resolve(future: "asyncio.Future[Any]", value: object) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from millstream.config.table import groups as settings
 from millstream.config.table import transactions
@@ -30,6 +30,7 @@ from millstream.node.metadata.image import ConfigResource, MetadataDelta, Resour
 from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.server.request import LaterResponse, Response
 from millstream.node.storage.opening_limits import replay_limits
 
 _MARKER_ERRORS = {
@@ -134,6 +135,37 @@ class GroupCoordinator:
         if isinstance(response, DeferredResponse) or not runtime.is_settled:
             return _resolved_or_refused(runtime, response, refuse)
         return response
+
+    def commit(
+        self,
+        group_id: str,
+        operation: "Callable[[GroupShard, int], CoordinatorResult[dict[str, Any]]]",
+        refuse: Callable[[KafkaError], dict[str, Any]],
+    ) -> Response | Awaitable[Response]:
+        """As `respond`, for a commit of offsets: its records are written with those of other commits of this turn."""
+        runtime = self._loaded_runtime(group_id)
+        if runtime is None:
+            return self._respond_later(group_id, operation, refuse)
+        shard = _shard(runtime)
+        if group_id not in shard.groups:
+            runtime.write_gathered()  # maybe the first commit of the group, which makes it
+        response: dict[str, Any]
+        try:
+            result = runtime.decide(lambda now_ms: operation(shard, now_ms))
+        except KafkaError as error:
+            response = refuse(error)
+        else:
+            assert isinstance(result.response, dict), "a commit has its response at once"
+            response = result.response
+            if result.records:
+                later = LaterResponse()
+
+                def done(error: KafkaError | None) -> None:
+                    later.resolve(response if error is None else refuse(error))
+
+                runtime.gather(result.records, done)
+                return later
+        return response if runtime.is_settled else _resolved_or_refused(runtime, response, refuse)
 
     def _loaded_runtime(self, group_id: str) -> CoordinatorRuntime | None:
         topic = self._view.image.topics.get(CONSUMER_OFFSETS_TOPIC)

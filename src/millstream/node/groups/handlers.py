@@ -317,7 +317,7 @@ class CommittedOffsetHandlers:
         self._turnstile = Turnstile()
 
     def offset_commit(self, request: OffsetCommitRequest, context: Context) -> Response | Awaitable[Response]:
-        return self._groups.respond(
+        return self._groups.commit(
             request.group_id,
             lambda shard, now_ms: shard.offsets.commit(request, context.version, now_ms),
             lambda error: {"topics": [_refused(topic, error.code) for topic in request.topics]},

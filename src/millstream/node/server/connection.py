@@ -399,6 +399,7 @@ class Connection:
 
     def _send_resolved(self) -> None:
         responses = self._responses
+        was_corked, self._corked = self._corked, True
         while responses and responses[0].resolved:
             response = responses.popleft()
             self._unsent -= response.held_bytes
@@ -410,6 +411,8 @@ class Connection:
             if response.is_last:
                 self._close_after_responses()
                 return
+        if not was_corked:
+            self._uncork()
         if self._paused:
             self._resume()
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from millstream.common.prometheus import REQUEST_SECONDS, Histogram
 from millstream.formats.model.errors import ErrorCode
@@ -21,11 +21,13 @@ from millstream.node.server.auditing import ADMINISTRATION, Auditor, NoAuditor
 from millstream.node.server.long_requests import LONG_TURN_SECONDS, Turnstile, TurnWatch, is_split, most_items, respond
 from millstream.node.server.request import (
     Api,
+    Codec,
     Context,
     DataAuthorization,
     DeferredResults,
     FetchService,
     FetchTopics,
+    LaterResponse,
     ListenerRules,
     ProduceResults,
     ProduceService,
@@ -41,16 +43,18 @@ from millstream.node.server.throttling import (
     throttle_response,
 )
 
-PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
-_MAX_REQUEST_BYTES = 16 << 20
+PRODUCE_KEY: Final = 0
+FETCH_KEY: Final = 1
+API_VERSIONS_KEY: Final = 18
+_MAX_REQUEST_BYTES: Final = 16 << 20
 """The limit for all APIs except Produce, which carries records."""
-_MAX_BYTES_READ_AT_ONCE = 8 << 10
+_MAX_BYTES_READ_AT_ONCE: Final = 8 << 10
 """Longer requests are read in steps (`formats/protocol/steps.py`). Their connection is not read meanwhile."""
 
-_REQUEST_HEAD = struct.Struct(">hhih")
-_RESPONSE_HEAD = struct.Struct(">ii")
-_SIZE = struct.Struct(">i")
-_KEY = struct.Struct(">h")
+_REQUEST_HEAD: Final = struct.Struct(">hhih")
+_RESPONSE_HEAD: Final = struct.Struct(">ii")
+_SIZE: Final = struct.Struct(">i")
+_KEY: Final = struct.Struct(">h")
 _log = logging.getLogger("millstream.broker")
 
 
@@ -333,8 +337,12 @@ class Dispatcher:
         if context.version < 0:
             request = request_schema(api.name).root.new()
         else:
-            request = request_schema(api.name).read(_cursor(api.name, buffer, position, end, version), version)
+            cursor = _cursor(api.name, buffer, position, end, version)
+            codec = api.codec
+            request = request_schema(api.name).read(cursor, version) if codec is None else codec.read(cursor, version)
         response = self._respond(api, request, context)
+        if isinstance(response, LaterResponse):
+            return self._resolved_later(api, response, version, correlation_id, context.peer, begun, client)
         if not isinstance(response, Awaitable):
             if not is_long(response):
                 encoded = encode_response(api.name, response, version, correlation_id)
@@ -346,6 +354,37 @@ class Dispatcher:
         read_pause = ReadPause() if is_split(api.name, request) else None
         work = self._encoded(api.name, response, version, correlation_id)
         return self._later(api, work, context, version, begun, read_pause, client, awaited=response)
+
+    def _resolved_later(
+        self,
+        api: Api,
+        response: LaterResponse,
+        version: int,
+        correlation_id: int,
+        peer: Peer,
+        begun: float,
+        client: ClientThrottle | None,
+    ) -> Pending:
+        """The response without a task. It is encoded at once: a request with many rows is handled in parts."""
+        pending = Pending()
+        worked = 0.0 if client is None else self._now() - begun
+
+        def deliver(given: Response) -> None:
+            if pending.abandoned:
+                return
+            try:
+                encoded = encode_response(api.name, given, version, correlation_id, api.codec)
+            except Exception:
+                _log.exception("handler_failed api=%s", api.name)
+                pending.fail()
+                return
+            self._durations_of(api.name).observe(self._now() - begun)
+            if client is not None:
+                throttle_response(api.name, version, encoded, peer, client, worked)
+            pending.resolve(encoded)
+
+        response.when_resolved(deliver)
+        return pending
 
     def _call_in_steps(
         self,
@@ -538,7 +577,7 @@ async def encode_in_turns(api: str, values: Response, version: int, correlation_
     return (out,)
 
 
-def encode_response(api: str, values: Response, version: int, correlation_id: int) -> Parts:
+def encode_response(api: str, values: Response, version: int, correlation_id: int, codec: Codec | None = None) -> Parts:
     """The frame of a response, with its size."""
     schema = response_schema(api)
     out = _response_head(schema, version, correlation_id)
@@ -549,7 +588,9 @@ def encode_response(api: str, values: Response, version: int, correlation_id: in
         values.encode(parts, version)
         _SIZE.pack_into(out, 0, parts.finish() - 4)
         return parts.parts  # type: ignore[return-value]
-    else:
+    elif codec is None:
         schema.write(out, values, version)
+    else:
+        codec.write(out, values, version)
     _SIZE.pack_into(out, 0, len(out) - 4)
     return (out,)

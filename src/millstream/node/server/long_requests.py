@@ -439,7 +439,9 @@ def _rebuilt(message: Message, paths: list[Path], levels: tuple[Level, ...]) -> 
 def copied(message: Message, **changes: Any) -> Message:
     """A copy of a message with other values in some fields."""
     copy = type(message)()
-    for name in message.__slots__:
+    # A request that is read by hand is an object of a compiled class, which has no slots.
+    names: tuple[str, ...] = message.__slots__ if isinstance(message, Message) else message.FIELDS
+    for name in names:
         setattr(copy, name, changes[name] if name in changes else getattr(message, name))
     return copy
 

@@ -1,13 +1,16 @@
 """A request as a handler gets it, the table of APIs, the services of Produce and Fetch, and ApiVersions (18)."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol import fetch as fetch_codec
+from millstream.formats.protocol import offset_commit
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.protocol.fetch import ResponseParts
+from millstream.formats.protocol.primitives import Cursor
 from millstream.formats.protocol.schema import request_schema
 from millstream.formats.protocol.wire_types import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseApiKeys
 from millstream.node.server.service import Peer, ReadPause
@@ -23,21 +26,61 @@ Response = Mapping[str, Any] | bytes | FileResponse
 """The fields of the response, or its encoded body."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The sender and the version of a request."""
+class LaterResponse:
+    """A response that comes soon: the dispatcher needs no task for it. Others may await it, as any response."""
 
-    version: int
-    client_id: str
-    peer: Peer
-    frame: bytes = b""
-    """The whole request with its header, for APIs with `with_frame`."""
-    is_forwarded: bool = False
-    """Whether a broker forwarded it in an Envelope: the peer is the client, not the broker."""
+    __slots__ = ("_on_resolved", "_response")
+
+    def __init__(self) -> None:
+        self._response: Response | None = None
+        self._on_resolved: Callable[[Response], None] | None = None
+
+    def resolve(self, response: Response) -> None:
+        assert self._response is None, "a request has one response"
+        self._response = response
+        if self._on_resolved is not None:
+            self._on_resolved(response)
+
+    def when_resolved(self, callback: Callable[[Response], None]) -> None:
+        if self._response is not None:
+            callback(self._response)
+        else:
+            self._on_resolved = callback
+
+    def __await__(self) -> Generator[Any, None, Response]:
+        resolved: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.when_resolved(lambda response: None if resolved.done() else resolved.set_result(response))
+        return resolved.__await__()
+
+
+class Context:
+    """The sender and the version of a request. One is made for each request, so it is no dataclass: the `__init__` of
+    those is plain Python."""
+
+    __slots__ = ("client_id", "frame", "is_forwarded", "peer", "version")
+
+    def __init__(
+        self, version: int, client_id: str, peer: Peer, frame: bytes = b"", is_forwarded: bool = False
+    ) -> None:
+        self.version = version
+        self.client_id = client_id
+        self.peer = peer
+        self.frame = frame
+        """The whole request with its header, for APIs with `with_frame`."""
+        self.is_forwarded = is_forwarded
+        """Whether a broker forwarded it in an Envelope: the peer is the client, not the broker."""
 
 
 Handler = Callable[[Any, Context], "Response | Awaitable[Response]"]
 """Takes the decoded request of its API (`wire_types`), and returns the fields of the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Reads requests and writes responses of one API, by hand."""
+
+    read: Callable[[Cursor, int], Any]
+    write: Callable[[bytearray, Mapping[str, Any], int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +93,17 @@ class Api:
     """None for Produce and Fetch, which the dispatcher handles."""
     with_frame: bool = False
     """Whether the handler also gets the request's bytes, to forward them."""
+    codec: Codec | None = None
+    """None: that of the schema. Long requests are read by the schema in any case."""
+
+
+_BY_HAND = {"offset_commit": Codec(offset_commit.read_request, offset_commit.write_response)}
 
 
 def api(name: str, handler: Handler, *, with_frame: bool = False) -> Api:
     """An API in all versions of its schema."""
     schema = request_schema(name)
-    return Api(schema.api_key, name, schema.versions.low, schema.versions.high, handler, with_frame)
+    return Api(schema.api_key, name, schema.versions.low, schema.versions.high, handler, with_frame, _BY_HAND.get(name))
 
 
 ProduceResults = list[tuple[bytes, list[produce_codec.PartitionResult]]]

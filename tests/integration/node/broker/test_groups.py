@@ -17,7 +17,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import request_schema
 from millstream.testing.embedded import EmbeddedBroker
-from tests.wire import Wire
+from tests.wire import Wire, framed, request
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x06orders\x00\x00\x00\x00"
 SETTINGS = {
@@ -314,6 +314,40 @@ def test_offset_fetch_in_every_version(wire: Wire) -> None:
         assert [row.committed_offset for row in known.topics[0].partitions] == [1, -1]
         assert unknown.error_code == 0
         assert [row.committed_offset for row in unknown.topics[0].partitions] == [-1, -1]
+
+
+@pytest.mark.parametrize("version", [2, 9])
+def test_commits_that_arrive_together_are_one_after_the_other(wire: Wire, version: int) -> None:
+    """They are written as one batch. Responses come in the order of the requests, refused commits among them, and a
+    request behind a commit sees it."""
+    group = f"together-{version}"
+    requests: list[tuple[str, int, dict[str, Any]]] = []
+    for offset in range(30):
+        partition = 9 if offset % 10 == 5 else 0
+        fields = commit_fields(group, partition=partition)
+        fields["topics"][0]["partitions"][0]["committed_offset"] = offset
+        requests.append(("offset_commit", version, fields))
+        if offset % 10 == 7:
+            topics = [{"name": "orders", "partition_indexes": [0]}]
+            requests.append(("offset_fetch", 7, {"group_id": group, "topics": topics, "require_stable": False}))
+            requests.append(("heartbeat", 4, {"group_id": group, "generation_id": 1, "member_id": NOBODY}))
+    wire.send_raw(b"".join(framed(request(*each, correlation_id=at)) for at, each in enumerate(requests)))
+    fetched = []
+    for at, (api, api_version, fields) in enumerate(requests):
+        correlation_id, response = wire.receive(api, api_version)
+        assert correlation_id == at
+        if api == "heartbeat":
+            assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+            continue
+        row = response.topics[0].partitions[0]
+        if api == "offset_fetch":
+            fetched.append(row.committed_offset)
+        elif fields["topics"][0]["partitions"][0]["partition_index"] == 9:
+            assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            assert row.error_code == 0
+    # It may also see commits behind it: an OffsetFetch runs in a task.
+    assert all(seen >= sent for seen, sent in zip(fetched, (7, 17, 27), strict=True))
 
 
 def test_offset_delete_refuses_wrong_requests(wire: Wire, stable: dict[str, Any]) -> None:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import HEADER_SIZE, read_header, seal
 from millstream.formats.records.compression import Codec
-from millstream.formats.records.record import NO_OFFSET, Record, build_batch, iterate_records, read_batches
+from millstream.formats.records.record import (
+    NO_OFFSET,
+    Record,
+    build_batch,
+    build_key_value_batch,
+    iterate_records,
+    read_batches,
+)
 from tests.examples import examples
 
 with warnings.catch_warnings():
@@ -217,3 +224,20 @@ def test_any_bytes_like_object_will_do() -> None:
     for data in (bytes(batch), memoryview(batch), memoryview(io.BytesIO(batch).getbuffer())):
         ((_, found),) = read_batches(data)
         assert found == numbered(EXAMPLE)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=300), st.none() | st.binary(max_size=9000)), min_size=1, max_size=200),
+    st.integers(0, 1 << 45),
+    st.booleans(),
+)
+def test_keys_and_values_in_one_pass_are_the_same_batch(
+    pairs: list[tuple[bytes, bytes | None]], timestamp: int, transactional: bool
+) -> None:
+    records = [Record(key, value, timestamp=timestamp) for key, value in pairs]
+    if transactional:
+        expected = build_batch(records, producer_id=7, producer_epoch=2, transactional=True)
+        made = build_key_value_batch(pairs, timestamp, producer_id=7, producer_epoch=2, transactional=True)
+    else:
+        expected, made = build_batch(records), build_key_value_batch(pairs, timestamp)
+    assert made == expected

@@ -7,12 +7,13 @@ committed.
 
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, ProducerIdentity
+from millstream.formats.protocol.offset_commit import CommitRequest, CommitTopic, request_of, topic_of
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message
 from millstream.formats.protocol.wire_types import OffsetCommitRequest, OffsetDeleteRequest, TxnOffsetCommitRequest
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 FIRST_COMMIT_WITH_GROUP_NOT_FOUND = 9
 FIRST_COMMIT_WITH_TOPIC_IDS = 10
 _LAST_MS = (1 << 63) - 1
+_NONE: Final = ErrorCode.NONE
 _MAX_METADATA_LENGTH_WITH_EXPIRY = 8000
 """The old version of the record, the only one with an expiry, holds texts of up to 32,767 bytes."""
 
@@ -55,7 +57,7 @@ class OffsetCommit:
         self._request = request
         self._generation = generation
         self._now_ms = now_ms
-        self._refused = ErrorCode.NONE
+        self._refused = _NONE
         self._limit = shard.config()[settings.OFFSET_METADATA_MAX_BYTES]
         self._expires_at_ms = NEVER
         self._records: list[CoordinatorRecord] = []
@@ -64,9 +66,10 @@ class OffsetCommit:
 
     def plain(self, version: int) -> CoordinatorResult[dict[str, Any]]:
         """OffsetCommit. Each partition of the response has its own error."""
-        request, by_id = self._request, version >= FIRST_COMMIT_WITH_TOPIC_IDS
+        request: CommitRequest = self._request
+        by_id = version >= FIRST_COMMIT_WITH_TOPIC_IDS
         try:
-            self._check_plain(version)
+            self._check_plain(request, version)
         except KafkaError as error:
             self._refused = error.code
         if request.retention_time_ms != -1:
@@ -91,7 +94,7 @@ class OffsetCommit:
         rows = []
         for wanted in request.topics:
             topic = self._shard.topics.get(wanted.name)
-            partitions = self._partitions(wanted, topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            partitions = self._partitions(topic_of(wanted), topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             for row in partitions:
                 if row["error_code"] == ErrorCode.STALE_MEMBER_EPOCH:  # producers only know generations
                     row["error_code"] = ErrorCode.ILLEGAL_GENERATION
@@ -101,8 +104,8 @@ class OffsetCommit:
 
     # Permission
 
-    def _check_plain(self, version: int) -> None:
-        request, generation = self._request, self._generation
+    def _check_plain(self, request: CommitRequest, version: int) -> None:
+        generation = self._generation
         group = self._shard.groups.get(request.group_id)
         if group is None:
             # A commit without a generation is from a consumer without a group membership, or from an admin. It creates
@@ -131,7 +134,7 @@ class OffsetCommit:
 
     # Partitions
 
-    def _partitions(self, wanted: Message, topic: Topic | None, unknown: ErrorCode) -> list[dict[str, Any]]:
+    def _partitions(self, wanted: CommitTopic, topic: Topic | None, unknown: ErrorCode) -> list[dict[str, Any]]:
         """Rows of the response; accepted offsets are added to the records."""
         rows = []
         group_id, now_ms, refused, limit = self._request.group_id, self._now_ms, self._refused, self._limit
@@ -146,7 +149,7 @@ class OffsetCommit:
             elif len(metadata) > limit:
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                code = ErrorCode.NONE
+                code = _NONE
                 committed = CommittedOffset(
                     partition.committed_offset,
                     partition.committed_leader_epoch,
@@ -275,9 +278,12 @@ class Offsets:
 
     # Requests
 
-    def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
+    def commit(
+        self, request: CommitRequest | OffsetCommitRequest, version: int, now_ms: int
+    ) -> CoordinatorResult[dict[str, Any]]:
         """OffsetCommit; see `OffsetCommit.plain`."""
-        return OffsetCommit(self._shard, request, request.generation_id_or_member_epoch, now_ms).plain(version)
+        given = request if isinstance(request, CommitRequest) else request_of(request)
+        return OffsetCommit(self._shard, given, given.generation_id_or_member_epoch, now_ms).plain(version)
 
     def commit_in_transaction(self, request: TxnOffsetCommitRequest, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
         """TxnOffsetCommit; see `OffsetCommit.in_transaction`."""

@@ -6,11 +6,13 @@ in `group.schema`; the tests compare the two.
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from millstream.formats.model.identifiers import NO_TOPIC_ID
 from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.formats.protocol.structure import cached_uuid
+from millstream.formats.records.varint import append_unsigned
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, RecordFormats
 
 
@@ -50,17 +52,23 @@ group_record = _FORMATS.encode
 read_key = _FORMATS.read_key
 read_value = _FORMATS.read_value
 
-_KEY_TYPE = struct.pack(">h", RecordType.OFFSET_COMMIT)
-_LENGTH = struct.Struct(">h")
-_PARTITION = struct.Struct(">i")
-_VALUE_HEAD = struct.Struct(">hqi")
-_TIME = struct.Struct(">q")
-_VERSION, _VERSION_WITH_EXPIRY = 4, 1
-_NO_TAGS = b"\x00"
-_TOPIC_ID_TAG = b"\x01\x00\x10"
-_EMPTY_METADATA_SIZE = _VALUE_HEAD.size + 1 + _TIME.size
+_OFFSET_COMMIT: Final = 1
+"""The number of RecordType.OFFSET_COMMIT."""
+_KEY_HEAD: Final = struct.Struct(">hh")
+"""The type of the record and the length of the group's id."""
+_LENGTH: Final = struct.Struct(">h")
+_PARTITION: Final = struct.Struct(">i")
+_VALUE_HEAD: Final = struct.Struct(">hqi")
+_TIME: Final = struct.Struct(">q")
+_VERSION: Final = 4
+_VERSION_WITH_EXPIRY: Final = 1
+_NO_TAGS: Final = b"\x00"
+_TOPIC_ID_TAG: Final = b"\x01\x00\x10"
+_EMPTY_VALUE: Final = struct.Struct(">hqibq")
+"""A value with empty metadata, without its tags."""
+_TAGS_START: Final = _EMPTY_VALUE.size
 
-NEVER = -1
+NEVER: Final = -1
 
 
 class CommittedOffset(NamedTuple):
@@ -75,16 +83,8 @@ class CommittedOffset(NamedTuple):
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     group_bytes, topic_bytes = group_id.encode(), topic.encode()
-    return b"".join(
-        (
-            _KEY_TYPE,
-            _LENGTH.pack(len(group_bytes)),
-            group_bytes,
-            _LENGTH.pack(len(topic_bytes)),
-            topic_bytes,
-            _PARTITION.pack(partition),
-        )
-    )
+    head, length = _KEY_HEAD.pack(_OFFSET_COMMIT, len(group_bytes)), _LENGTH.pack(len(topic_bytes))
+    return b"".join((head, group_bytes, length, topic_bytes, _PARTITION.pack(partition)))
 
 
 def offset_value(committed: CommittedOffset) -> bytes:
@@ -93,13 +93,13 @@ def offset_value(committed: CommittedOffset) -> bytes:
     if expires_at_ms != NEVER:
         head = struct.pack(">hq", _VERSION_WITH_EXPIRY, offset)
         return head + _LENGTH.pack(len(text)) + text + struct.pack(">qq", committed_at_ms, expires_at_ms)
-    length = len(text) + 1
+    # The number: the methods of a UUID are plain Python, and this is done for each commit.
+    number: int = topic_id.int
+    tags = _TOPIC_ID_TAG + number.to_bytes(16, "big") if number else _NO_TAGS
+    if not text:
+        return _EMPTY_VALUE.pack(_VERSION, offset, leader_epoch, 1, committed_at_ms) + tags
     varint = bytearray()
-    while length > 0x7F:
-        varint.append(length & 0x7F | 0x80)
-        length >>= 7
-    varint.append(length)
-    tags = _NO_TAGS if topic_id == NO_TOPIC_ID else _TOPIC_ID_TAG + topic_id.bytes
+    append_unsigned(varint, len(text) + 1)
     head = _VALUE_HEAD.pack(_VERSION, offset, leader_epoch)
     return b"".join((head, varint, text, _TIME.pack(committed_at_ms), tags))
 
@@ -125,14 +125,13 @@ def read_offset_key(key: bytes) -> tuple[str, str, int]:
 
 
 def read_offset_value(value: bytes) -> CommittedOffset:
-    if len(value) > _EMPTY_METADATA_SIZE and value[1] == _VERSION and value[14] == 1 and value[0] == 0:
-        _, offset, leader_epoch = _VALUE_HEAD.unpack_from(value)
-        (committed_at_ms,) = _TIME.unpack_from(value, 15)
-        tags = value[23:]
+    if len(value) > _TAGS_START and value[1] == _VERSION and value[14] == 1 and value[0] == 0:
+        _, offset, leader_epoch, _, committed_at_ms = _EMPTY_VALUE.unpack_from(value)
+        tags = value[_TAGS_START:]
         if tags == _NO_TAGS:
             return CommittedOffset(offset, leader_epoch, "", committed_at_ms)
         if len(tags) == 19 and tags.startswith(_TOPIC_ID_TAG):
-            return CommittedOffset(offset, leader_epoch, "", committed_at_ms, NEVER, UUID(bytes=tags[3:]))
+            return CommittedOffset(offset, leader_epoch, "", committed_at_ms, NEVER, cached_uuid(tags[3:]))
     fields = read_value(RecordType.OFFSET_COMMIT, value)
     return CommittedOffset(
         fields.offset,
