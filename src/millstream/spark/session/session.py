@@ -30,6 +30,7 @@ from millstream.spark.session.java import (
     quick_spark_home,
     write_atomically,
 )
+from millstream.spark.session.worker_server import start_worker_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -360,8 +361,11 @@ def _choose_python(master: str, settings: Mapping[str, str]) -> None:
     for setting, variable in (("python", "PYSPARK_PYTHON"), ("driver.python", "PYSPARK_DRIVER_PYTHON")):
         if chosen := settings.get(f"spark.pyspark.{setting}"):
             os.environ[variable] = chosen
-    here = is_embedded(master) or re.match(r"spark://(localhost|127\.|\[::1\])", master)
+    embedded = is_embedded(master)
+    here = embedded or re.match(r"spark://(localhost|127\.|\[::1\])", master)
     if here and "spark.pyspark.python" not in settings:
+        if embedded and os.environ.get("PYSPARK_PYTHON") in (None, sys.executable):
+            os.environ["PYSPARK_PYTHON"] = str(start_worker_server() or sys.executable)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
