@@ -416,10 +416,13 @@ def _choose_python(master: str, settings: Mapping[str, str]) -> None:
     embedded = is_embedded(master)
     here = embedded or re.match(r"spark://(localhost|127\.|\[::1\])", master)
     if here and "spark.pyspark.python" not in settings:
-        if embedded and os.environ.get("PYSPARK_PYTHON") in (None, sys.executable):
-            os.environ["PYSPARK_PYTHON"] = str(start_worker_server() or sys.executable)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        # Tasks run the first one, processes for Python data sources the second one.
+        variables = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+        if embedded and all(os.environ.get(each) in (None, sys.executable) for each in variables):
+            python = str(start_worker_server() or sys.executable)
+            os.environ.update(dict.fromkeys(variables, python))
+        for each in variables:
+            os.environ.setdefault(each, sys.executable)
 
 
 def _connect(name: str, remote: str, settings: Mapping[str, str]) -> "SparkSession":
