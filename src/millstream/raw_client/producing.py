@@ -163,7 +163,7 @@ class Producer:
             self._flushing = node
         try:
             self._send_to(node, once=True)
-        except BaseException:  # an interrupt: nobody reads the responses
+        except BaseException:  # an interrupt: the responses are not read
             self._fail(UnreachableError("the write was interrupted"))
             raise
         finally:

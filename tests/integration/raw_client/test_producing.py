@@ -103,7 +103,7 @@ def test_a_flush_that_loses_its_connection(broker: EmbeddedBroker, cluster: Clus
 
 
 def test_an_interrupted_write_is_a_failed_one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would read the responses: a later flush must not wait for them."""
+    """The responses are not read: a later flush must not wait for them."""
     cluster.create_topic("interrupted", 1, 1)
     producer, numbers = Producer(cluster), Numbers(cluster, "interrupted", 1)
 

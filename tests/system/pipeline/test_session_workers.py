@@ -13,7 +13,7 @@ import pytest
 from millstream.spark.session import worker_server
 from millstream.spark.session.worker_server import WorkerServer
 from millstream.spark.session.worker_start import VARIABLE
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_SECONDS, until
 
 IS_FORK = "import sys; print('pyspark.worker' in sys.modules)"
 
@@ -32,7 +32,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerSe
 def run(server: WorkerServer, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """A process as Spark starts it."""
     return subprocess.run(
-        [str(server.python), *arguments], env=os.environ | more, capture_output=True, text=True, timeout=PATIENCE_S
+        [str(server.python), *arguments], env=os.environ | more, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
     )
 
 
@@ -51,7 +51,7 @@ class TestForks:
             stdout=subprocess.PIPE,
             text=True,
         )
-        said, _ = process.communicate("sent", timeout=PATIENCE_S)
+        said, _ = process.communicate("sent", timeout=TIMEOUT_SECONDS)
         assert (said, process.returncode) == (f"['one', 'two words'] {tmp_path} given sent\n", 0)
         failed = run(server, "-m", "failing", PYTHONPATH=f"{module.parent}:{os.environ.get('PYTHONPATH', '')}")
         assert (failed.returncode, failed.stderr) == (7, "no")
@@ -77,15 +77,15 @@ class TestForks:
         fork = psutil.Process(int(process.stdout.readline()))
         assert fork.pid != process.pid
         process.terminate()
-        process.wait(PATIENCE_S)
-        fork.wait(PATIENCE_S)
+        process.wait(TIMEOUT_SECONDS)
+        fork.wait(TIMEOUT_SECONDS)
         process.stdout.close()
         assert run(server, "-c", IS_FORK).stdout == "True\n"
 
     def test_without_the_server_processes_are_ordinary(self, server: WorkerServer) -> None:
         assert run(server, "-c", IS_FORK).stdout == "True\n"
         server._process.kill()
-        server._process.wait(PATIENCE_S)
+        server._process.wait(TIMEOUT_SECONDS)
         assert run(server, "-c", IS_FORK).stdout == "False\n"
         assert run(server, "-c", "import sys; sys.exit(7)").returncode == 7
 

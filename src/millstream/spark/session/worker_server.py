@@ -1,7 +1,7 @@
 """Starts Spark's Python processes as forks of a process that has imported what they need (ADR 72).
 
 Spark starts seven kinds of Python processes for a query that reads and writes topics, each when it first needs one, and
-each imports PySpark, pyarrow and Millstream anew: half a second of work each, one after the other. The server imports
+each imports PySpark, pyarrow and Millstream again: half a second of work each, one after the other. The server imports
 once, while the JVM starts. A fork has the arguments, environment, directory and streams that Spark gave.
 
 For sessions on this machine, on Linux. The server has one thread, which it checks, so forks are safe. A process is
@@ -225,7 +225,8 @@ def _received(connection: socket.socket) -> "tuple[tuple[Sequence[str], Mapping[
         if not part:
             raise EOFError
         received += part
-    return marshal.loads(received), streams  # nosec B302 - of a process of this user: the directory is theirs alone
+    # From a process of this user: only they can open the directory.
+    return marshal.loads(received), streams  # nosec B302
 
 
 def _becomes_ordinary(arguments: Sequence[str], environment: Mapping[str, str], path: Sequence[str]) -> bool:
@@ -249,7 +250,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], directory: st
     given = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
     path = [directory if arguments[:1] == ["-m"] else "", *given, *base]
     if _becomes_ordinary(arguments, environment, path):
-        os.execve(sys.executable, [sys.executable, *arguments], environment)
+        os.execve(sys.executable, [sys.executable, *arguments], environment)  # nosec B606
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path
@@ -258,7 +259,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], directory: st
             stream.reconfigure(write_through=True)  # type: ignore[union-attr]
     sys.argv[:] = ["-c" if arguments[0] == "-c" else arguments[1], *arguments[2:]]
     if arguments[0] == "-c":
-        exec(arguments[1], {"__name__": "__main__"})  # nosec B102 - what `python -c` does
+        exec(arguments[1], {"__name__": "__main__"})  # nosec B102
     else:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
 

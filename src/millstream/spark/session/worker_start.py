@@ -28,7 +28,7 @@ def main() -> int:
     except OSError:
         started = False
     if not started:
-        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # nosec B606
     # A signal that ends this process ends the fork too: the server sees that the connection is closed.
     try:
         code = connection.recv(1)
