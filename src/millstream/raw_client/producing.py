@@ -2,7 +2,8 @@
 
 The caller sets producer id, epoch and sequence of each batch, so the broker recognises a batch that is sent again: it
 is written once, in order, through lost connections and leader changes. One thread per broker sends. `send` blocks
-while the buffer is full. `send` and `flush` raise the first error that is not retriable.
+while the buffer is full. `send` and `flush` raise the first error that is not retriable. Up to 64 KiB for one broker
+are sent by `flush` in its own thread: to start a thread would take longer than the request.
 """
 
 import threading
@@ -31,6 +32,7 @@ from millstream.raw_client.model import TopicPartition
 
 MAX_BUFFERED_BYTES = 32 << 20
 MAX_REQUEST_BYTES = 4 << 20
+SENT_BY_FLUSH_BYTES = 64 << 10
 IN_FLIGHT = 5
 """Per broker and per partition: the number of batches that a broker remembers of a producer."""
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.02, 0.5
@@ -96,6 +98,8 @@ class Producer:
         self._timeout_s = delivery_timeout_s
         self._queues: dict[TopicPartition, _PartitionQueue] = {}
         self._senders: dict[int, threading.Thread] = {}
+        self._flushing: int | None = None
+        """The broker to which a thread in `flush` sends, in place of one of `_senders`."""
         self._changed = threading.Condition()
         self._buffered = 0
         self._failure: Exception | None = None
@@ -122,11 +126,15 @@ class Producer:
             self._raise_failure()
             queue.waiting.append(_Batch(data, records))
             self._buffered += len(data)
-            self._ensure_sender(queue)
+            if self._senders:
+                self._ensure_sender(queue)
+            elif self._buffered > SENT_BY_FLUSH_BYTES:
+                self._ensure_senders()
             self._changed.notify_all()
 
     def flush(self) -> None:
         """Waits until all batches are written."""
+        self._send_here()
         with self._changed:
             while self._failure is None and any(queue.waiting for queue in self._queues.values()):
                 self._changed.wait()
@@ -144,10 +152,34 @@ class Producer:
         if self._failure is not None:
             raise self._failure
 
+    def _send_here(self) -> None:
+        """Sends what is queued from this thread, if it goes to one broker that has no thread yet."""
+        with self._changed:
+            leaders = {queue.leader for queue in self._queues.values() if queue.waiting}
+            node = next(iter(leaders)) if len(leaders) == 1 and not self._senders else None
+            if node is None or self._flushing is not None:
+                self._ensure_senders()
+                return
+            self._flushing = node
+        try:
+            self._send_to(node, once=True)
+        except BaseException:  # an interrupt: the responses are not read
+            self._fail(UnreachableError("the write was interrupted"))
+            raise
+        finally:
+            with self._changed:
+                self._flushing = None
+                self._ensure_senders()  # for what must be sent again
+
+    def _ensure_senders(self) -> None:
+        for queue in self._queues.values():
+            if queue.waiting:
+                self._ensure_sender(queue)
+
     def _ensure_sender(self, queue: _PartitionQueue) -> None:
         """Starts a thread for the leader of this partition."""
         node = queue.leader
-        if node is not None and node not in self._senders:
+        if node is not None and node not in self._senders and node != self._flushing and not self._done():
             thread = threading.Thread(target=self._send_to, args=(node,), name=f"produce-{node}", daemon=True)
             self._senders[node] = thread
             thread.start()
@@ -163,11 +195,12 @@ class Producer:
 
     # The thread of one broker
 
-    def _send_to(self, node: int) -> None:
+    def _send_to(self, node: int, *, once: bool = False) -> None:
+        """`once`: ends when there is nothing to send, and after an error."""
         while not self._done():
             try:
                 with ExitStack() as stack:
-                    self._exchange(node, stack)
+                    self._exchange(node, stack, once)
             except (ConnectionLostError, UnreachableError) as error:
                 self._lost(node, error)
             except RefusedError as error:
@@ -179,22 +212,24 @@ class Producer:
                     self._fail(error)
             except Exception as error:  # callers that wait must get any error
                 self._fail(error)
+            if once:
+                return
 
     def _done(self) -> bool:
         return self._closed or self._failure is not None
 
-    def _exchange(self, node: int, stack: ExitStack) -> None:
+    def _exchange(self, node: int, stack: ExitStack, once: bool) -> None:
         """Sends requests and reads responses, until the producer is closed or the connection is lost."""
         connection: Connection | None = None
         in_flight: deque[_Request] = deque()
         while True:
-            queues = self._pick(node, may_wait=not in_flight) if len(in_flight) < IN_FLIGHT else []
-            if self._done() and not in_flight:
+            queues = self._pick(node, may_wait=not in_flight and not once) if len(in_flight) < IN_FLIGHT else []
+            if not in_flight and (self._done() or (once and not queues)):
                 return
             if queues:
                 if connection is None:
-                    once = Deadline(self._cluster.timeout_s, once=True)  # no retries: another broker may lead by now
-                    connection = stack.enter_context(self._cluster.connection(node, once))
+                    deadline = Deadline(self._cluster.timeout_s, once=True)  # another broker may lead by now
+                    connection = stack.enter_context(self._cluster.connection(node, deadline))
                 in_flight.append(_Request(self._send_request(connection, queues), queues))
             elif in_flight:
                 assert connection is not None

@@ -11,12 +11,13 @@ from millstream.columnar import ArrowEncoder, stamp
 from millstream.formats.records.compression import Codec
 from millstream.raw_client import Cluster, ErrorCode, RefusedError, TopicPartition, UnreachableError, WireError
 from millstream.raw_client.deadline import Deadline
-from millstream.raw_client.producing import Producer, _Batch, _PartitionQueue
+from millstream.raw_client.producing import SENT_BY_FLUSH_BYTES, Producer, _Batch, _PartitionQueue
 from millstream.raw_client.routing import Leader
 from millstream.raw_client.transactions import idempotent_producer
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.system.spark_exactly_once.committed import committed_values
 from tests.topics import make_topic
+from tests.waiting import until
 
 ROWS = 20
 
@@ -63,6 +64,59 @@ def test_many_partitions_and_where_things_are(cluster: Cluster) -> None:
     assert set(producer.written) == {TopicPartition("many", each) for each in range(5)}
     for written in producer.written.values():
         assert (written.first_offset, written.last_offset, written.records) == (0, numbers.sent - 1, numbers.sent)
+
+
+def test_little_is_sent_without_a_thread(cluster: Cluster) -> None:
+    cluster.create_topic("little", 3, 1)
+    producer, numbers = Producer(cluster), Numbers(cluster, "little", 3)
+    for _ in range(4):
+        numbers.send(producer)
+        numbers.send(producer)
+        producer.flush()
+    assert not producer._senders
+    while not producer._senders:
+        numbers.send(producer)
+    assert producer._buffered <= SENT_BY_FLUSH_BYTES + 2000
+    producer.flush()
+    producer.close()
+    assert committed_values(cluster, "little") == [str(each) for each in range(numbers.sent)] * 3
+
+
+def test_a_flush_that_loses_its_connection(broker: EmbeddedBroker, cluster: Cluster) -> None:
+    """Others that flush meanwhile wait for the same batches."""
+    cluster.create_topic("taken-over", 2, 1)
+    producer, numbers = Producer(cluster), Numbers(cluster, "taken-over", 2)
+    numbers.send(producer)
+    producer.flush()
+    broker.kill()
+    numbers.send(producer)
+    flushes = [threading.Thread(target=producer.flush) for _ in range(3)]
+    for each in flushes:
+        each.start()
+    until(lambda: producer._flushing is not None)
+    broker.restart()
+    for each in flushes:
+        each.join()
+    assert producer._flushing is None
+    producer.close()
+    assert committed_values(cluster, "taken-over") == [str(each) for each in range(numbers.sent)] * 2
+
+
+def test_an_interrupted_write_is_a_failed_one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The responses are not read: a later flush must not wait for them."""
+    cluster.create_topic("interrupted", 1, 1)
+    producer, numbers = Producer(cluster), Numbers(cluster, "interrupted", 1)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer, "_handle_response", interrupted)
+    numbers.send(producer)
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    with pytest.raises(UnreachableError, match="interrupted"):
+        producer.flush()
+    producer.close()
 
 
 def test_a_broker_that_restarts_again_and_again(broker: EmbeddedBroker, cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -281,23 +282,29 @@ class TestStream:
         assert spans(plan_batch(orders.options(startingOffsets="committed", groupId="planned-progress"))) == {}
         cluster.close()
 
+    @pytest.mark.parametrize(
+        ("small", "method"), [("1m", "look"), ("0", "wait_for_records")], ids=["with the records", "the end only"]
+    )
     def test_an_idle_query_waits_for_records(
-        self, topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
+        self, topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch, small: str, method: str
     ) -> None:
         orders = topic(2)
         clock = [0.0]
-        planner = StreamPlanner(orders.options().for_stream(), now=lambda: clock[0])
+        planner = StreamPlanner(orders.options(smallBatchBytes=small).for_stream(), now=lambda: clock[0])
         waits: list[float] = []
-        wait = LogView.wait_for_records
+        wait = getattr(LogView, method)
 
-        def waiting(view: LogView, ends: Mapping[WirePartition, int], wait_s: float) -> None:
+        def waiting(view: LogView, ends: Mapping[WirePartition, int], wait_s: float, *more: int) -> Any:
+            if not wait_s:
+                return wait(view, ends, wait_s, *more)
             waits.append(wait_s)
             arrival = threading.Thread(target=orders.produce, args=(1, 1))
             arrival.start()
-            wait(view, ends, TIMEOUT_SECONDS)
+            found = wait(view, ends, TIMEOUT_SECONDS, *more)
             arrival.join()
+            return found
 
-        monkeypatch.setattr(LogView, "wait_for_records", waiting)
+        monkeypatch.setattr(LogView, method, waiting)
         start = planner.initial()
         assert planner.latest(start, limited=True) is start
         clock[0] = 1.0  # a batch ran, or the trigger has an interval: Spark does nothing but call only after this call
@@ -305,13 +312,36 @@ class TestStream:
         end = planner.latest(start, limited=True)
         assert (orders.positions(end), waits) == ({0: 0, 1: 1}, [IDLE_WAIT_SECONDS])
 
-    def test_a_wait_ends_without_records_too(self) -> None:
+    def test_an_idle_query_with_too_few_records_waits_for_more(
+        self, topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not for those that are there, which would not be a wait."""
+        orders = topic()
+        orders.produce(1)
+        options = orders.options(startingOffsets="earliest", minOffsetsPerTrigger="3")
+        planner = StreamPlanner(options.for_stream(), now=lambda: 0.0)
+        waited: list[dict[WirePartition, int]] = []
+        monkeypatch.setattr(LogView, "wait_for_records", lambda view, ends, wait_s: waited.append(dict(ends)))
+        start = planner.latest(planner.initial(), limited=True)
+        orders.produce(1)
+        assert planner.latest(start, limited=True) is start
+        assert planner.latest(start, limited=True) is start
+        assert [list(each.values()) for each in waited] == [[2]]
+
+    def test_ends_of_several_leaders(self) -> None:
         with EmbeddedCluster(2) as cluster:
             orders = Topic(cluster.bootstrap_servers, 4)
             options = orders.options()
-            view = LogView(options, cluster_of(options.connection))
-            view.wait_for_records(view.latest(view.topics().partitions), 0.01)
-            cluster_of(options.connection).close()
+            client = cluster_of(options.connection)
+            view = LogView(options, client)
+            ends = view.latest(view.topics().partitions)
+            view.wait_for_records(ends, 0.01)
+            orders.produce(3, 1)
+            looked = view.look(ends, 0.01, 1 << 20)
+            assert looked is not None and len({client.leader_of(each).node_id for each in looked}) == 2
+            assert {each.partition: found.end for each, found in looked.items()} == {0: 0, 1: 3, 2: 0, 3: 0}
+            assert all(found.has_all_before(found.end) for found in looked.values())
+            client.close()
 
 
 class Planned:
@@ -362,6 +392,38 @@ class TestSmallBatches:
         ordinary = self.planned(orders, includeHeaders="true", smallBatchBytes="0")
         assert (ordinary.kind, len(ordinary.parts)) == (PREFETCHED_RECORDS_NOT_FOUND, 2)
         assert ordinary.rows_of_tasks == small.rows
+
+    def test_one_fetch_finds_the_ends_and_brings_the_records(
+        self, topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A batch of a running query sends no other request."""
+        orders = topic(2)
+        given = {"kafka.bootstrap.servers": orders.bootstrap, "subscribe": orders.name, "startingOffsets": "earliest"}
+        source = DefaultSource(given)
+        reader = source.streamReader(source.schema())
+        start = reader.initialOffset()
+        reader.latestOffset(start, ReadAllAvailable())
+        orders.produce(4, 1)
+        sent: list[str] = []
+        monkeypatch.setattr(Cluster, "offsets", lambda *_, **__: sent.append("offsets"))
+        monkeypatch.setattr(Cluster, "fetch", lambda *_, **__: sent.append("fetch"))
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert len(Planned(reader, source, start, end).rows) == 4
+        assert not sent
+
+    def test_what_was_fetched_of_another_topic_or_offset_is_not_used(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(5)
+        options = orders.options()
+        view = LogView(options, cluster_of(options.connection))
+        place = WirePartition(orders.name, 0)
+        looked = (view.look({place: 2}, 0.0, 1 << 20) or {})[place]
+        for start, topic_id, expected in ((2, looked.topic_id, [2, 3, 4]), (1, looked.topic_id, [1, 2, 3, 4])):
+            reader = RangeReader(options, Range(orders.name, 0, start, 5, topic_id), looked=looked)
+            assert column(reader.batches(ArrowDecoder(["offset"]))) == expected
+        other = RangeReader(options, Range(orders.name, 0, 2, 5, str(UUID(int=7))), looked=looked)
+        with pytest.raises(DataLossError):
+            list(other.batches(ArrowDecoder(["offset"])))
 
     @pytest.mark.parametrize(
         "more", [{"smallBatchBytes": "300"}, {"minPartitions": "2"}, {"maxRecordsPerPartition": "15"}]

@@ -10,13 +10,16 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from millstream.formats.protocol.schema import Message
 from millstream.raw_client import (
     EARLIEST,
     LATEST,
     Cluster,
     ErrorCode,
+    Fetched,
     RefusedError,
     TopicInfo,
     TopicPartition,
@@ -26,6 +29,7 @@ from millstream.raw_client.fetching import LAST_WITH_NAMES as LAST_FETCH_WITH_NA
 from millstream.raw_client.routing import Leader
 from millstream.spark.errors import DataLossError, MissingTopicError
 from millstream.spark.options import ReadOptions
+from millstream.spark.source.limits import frames
 from millstream.spark.source.offsets import StreamOffset
 from millstream.spark.source.positions import Resolver, named
 
@@ -45,6 +49,33 @@ class Topics:
     """By topic; an id is empty if brokers are too old for topic ids."""
     missing: tuple[str, ...] = ()
     """Topics that are subscribed by name and do not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A partition as one fetch showed it."""
+
+    topic_id: str
+    start: int
+    """The offset of the fetch."""
+    end: int
+    """The end for readers, as from `LogView.latest`."""
+    fetched: Fetched
+
+    def has_all_before(self, stop: int) -> bool:
+        """Whether the fetch brought all records up to this offset."""
+        return self.start >= stop or (offset_after(self.fetched) or self.start) >= stop
+
+
+def offset_after(fetched: Fetched) -> int | None:
+    """The offset after the last complete batch; None if there is none."""
+    left, following = len(fetched.data), None
+    for frame in frames(fetched.data):
+        left -= frame.size
+        if left < 0:
+            break
+        following = frame.last_offset + 1
+    return following
 
 
 class LogView:
@@ -95,14 +126,87 @@ class LogView:
         if len(by_leader) == 1:
             self._wait_at(*next(iter(by_leader.items())), ends, wait_s)
         elif by_leader:
-            if self._waiters is None:
-                self._waiters = ThreadPoolExecutor(_MOST_WAITERS, thread_name_prefix="wait-for-records")
-            calls = [self._waiters.submit(self._wait_at, node, led, ends, wait_s) for node, led in by_leader.items()]
+            calls = [self._threads().submit(self._wait_at, node, led, ends, wait_s) for node, led in by_leader.items()]
             wait(calls, timeout=wait_s, return_when=FIRST_COMPLETED)
 
     def _wait_at(
         self, node: int, led: Mapping[TopicPartition, Leader], ends: Mapping[TopicPartition, int], wait_s: float
     ) -> None:
+        try:
+            self._fetch(node, led, ends, wait_s, max_bytes=1)
+        except WireError as error:
+            _log.debug("the wait for records ended: %s", error)
+
+    def look(
+        self, positions: Mapping[TopicPartition, int], wait_s: float, max_bytes: int
+    ) -> dict[TopicPartition, Looked] | None:
+        """What one fetch from each leader says of all partitions: where they start and end, and their next records.
+
+        If there are none, it waits like `wait_for_records`. None after any error: other requests report it.
+        """
+        by_leader: dict[int, dict[TopicPartition, Leader]] = {}
+        try:
+            for partition in positions:
+                leader = self._cluster.leader_of(partition)
+                by_leader.setdefault(leader.node_id, {})[partition] = leader
+            if len(by_leader) > 1 and wait_s:
+                self.wait_for_records(positions, wait_s)
+                wait_s = 0.0
+            fetch = partial(self._look_at, positions=positions, wait_s=wait_s, max_bytes=max_bytes)
+            if len(by_leader) == 1:
+                parts = [fetch(*next(iter(by_leader.items())))]
+            else:
+                parts = list(self._threads().map(lambda led: fetch(*led), by_leader.items()))
+        except WireError as error:
+            _log.debug("the look at the ends failed: %s", error)
+            return None
+        found: dict[TopicPartition, Looked] = {}
+        for part in parts:
+            if part is None:
+                return None
+            found |= part
+        return found
+
+    def _look_at(
+        self,
+        node: int,
+        led: Mapping[TopicPartition, Leader],
+        positions: Mapping[TopicPartition, int],
+        wait_s: float,
+        max_bytes: int,
+    ) -> dict[TopicPartition, Looked] | None:
+        response = self._fetch(node, led, positions, wait_s, max_bytes=max_bytes)
+        by_name = {(each.topic, each.partition): each for each in led}
+        by_id = {(leader.topic_id, each.partition): each for each, leader in led.items()}
+        found: dict[TopicPartition, Looked] = {}
+        for topic in response.responses:
+            for row in topic.partitions:
+                partition = by_id.get((topic.topic_id, row.partition_index)) or by_name.get(
+                    (topic.topic, row.partition_index)
+                )
+                end = row.last_stable_offset if self._options.read_committed else row.high_watermark
+                if partition is None or row.error_code or end < 0 or row.log_start_offset < 0:
+                    return None
+                aborted = tuple((each.producer_id, each.first_offset) for each in row.aborted_transactions or ())
+                fetched = Fetched(
+                    memoryview(row.records or b""),
+                    row.high_watermark,
+                    row.last_stable_offset,
+                    row.log_start_offset,
+                    aborted,
+                )
+                topic_id = led[partition].topic_id
+                found[partition] = Looked(str(topic_id) if topic_id.int else "", positions[partition], end, fetched)
+        return found if not response.error_code and len(found) == len(led) else None
+
+    def _fetch(
+        self,
+        node: int,
+        led: Mapping[TopicPartition, Leader],
+        positions: Mapping[TopicPartition, int],
+        wait_s: float,
+        max_bytes: int,
+    ) -> Message:
         topics: dict[str, dict[str, Any]] = {}
         for partition, leader in led.items():
             topic = topics.setdefault(
@@ -112,31 +216,33 @@ class LogView:
                 {
                     "partition": partition.partition,
                     "current_leader_epoch": leader.epoch,
-                    "fetch_offset": ends[partition],
+                    "fetch_offset": positions[partition],
                     "last_fetched_epoch": -1,
                     "log_start_offset": -1,
-                    "partition_max_bytes": 1,
+                    "partition_max_bytes": max_bytes,
                 }
             )
-        try:
-            self._cluster.call(
-                "fetch",
-                node=node,
-                at_most=None if all(leader.topic_id.int for leader in led.values()) else LAST_FETCH_WITH_NAMES,
-                once=True,
-                replica_id=-1,
-                max_wait_ms=max(1, int(wait_s * 1000)),
-                min_bytes=1,
-                max_bytes=1,
-                isolation_level=int(self._options.read_committed),
-                session_id=0,
-                session_epoch=-1,
-                topics=list(topics.values()),
-                forgotten_topics_data=[],
-                rack_id="",
-            )
-        except WireError as error:
-            _log.debug("the wait for records ended: %s", error)
+        return self._cluster.call(
+            "fetch",
+            node=node,
+            at_most=None if all(leader.topic_id.int for leader in led.values()) else LAST_FETCH_WITH_NAMES,
+            once=True,
+            replica_id=-1,
+            max_wait_ms=int(wait_s * 1000),
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=int(self._options.read_committed),
+            session_id=0,
+            session_epoch=-1,
+            topics=list(topics.values()),
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._waiters is None:
+            self._waiters = ThreadPoolExecutor(_MOST_WAITERS, thread_name_prefix="wait-for-records")
+        return self._waiters
 
     def resolver(self) -> Resolver:
         options = self._options

@@ -27,6 +27,7 @@ from millstream.spark.source.limits import (
 from millstream.spark.source.log_view import (
     Continuation,
     LogView,
+    Looked,
     Losses,
     overtaken,
     resume,
@@ -43,6 +44,9 @@ IDLE_WAIT_SECONDS = 0.1
 IDLE_PAUSE_SECONDS = 0.04
 """Spark calls an idle query again after 10 ms. A longer pause means that a batch ran, or that the trigger has an
 interval: then the query must not wait here."""
+
+_MOST_LOOKED_AT = 64
+"""Partitions of one look. It may bring `smallBatchBytes` from each leader for nothing, if the batch is larger."""
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -72,6 +76,11 @@ class StreamPlanner:
         """The start for which there were no records, and when."""
         self._last_batch_at: float | None = None
         self._is_checked = False
+        self._may_look = options.small_batch_bytes > 0 and options.min_partitions is None
+        self._looks = self._may_look
+        """Whether the next batch is probably small, so that one fetch has its ends and its records."""
+        self.looked: Mapping[TopicPartition, Looked] = {}
+        """The records of the planned batch, if it is small; reading them saves a request for each partition."""
 
     # The start
 
@@ -119,13 +128,22 @@ class StreamPlanner:
             self._with_retries(lambda: self._check_checkpoint(before))
             self._is_checked = True
         self._with_retries(lambda: self._commit(before))
-        end = self._with_retries(lambda: self._next_end(before, limited=limited))
-        if end is None and self._is_idle(start, now) and self._latest is not None:
+        idle = self._is_idle(start, now) and self._latest is not None
+        nothing_pending = self._latest is not None and self._latest.positions == before.positions
+        wait_s = IDLE_WAIT_SECONDS if idle and nothing_pending else 0.0
+        end = self._with_retries(lambda: self._next_end(before, limited=limited, wait_s=wait_s))
+        if end is None and idle and self._latest is not None and not (wait_s and self.looked):
             self._view.wait_for_records(self._latest.positions, IDLE_WAIT_SECONDS)
             end = self._with_retries(lambda: self._next_end(before, limited=limited))
         if end is None:
             self._idle = (start, self._now())
+            self._looks = self._may_look
             return start
+        self._looks = bool(self.looked) and all(
+            self.looked[each].has_all_before(stop) for each, stop in end.positions.items()
+        )
+        if not self._looks:
+            self.looked = {}
         self._idle = None
         self._last_batch_at = now
         document = end.to_json()
@@ -171,10 +189,12 @@ class StreamPlanner:
         """The latest offsets of the last call, for the progress report."""
         return self._latest.to_json() if self._latest is not None else None
 
-    def _next_end(self, before: StreamOffset, *, limited: bool) -> StreamOffset | None:
+    def _next_end(self, before: StreamOffset, *, limited: bool, wait_s: float = 0.0) -> StreamOffset | None:
+        self.looked = {}
         if before.history is not None and not before.history.is_done:
             rows, size = (self._options.max_offsets, self._options.max_bytes) if limited else (None, None)
             return replace(before, history=self._table().advance(before.history, rows, size))
+        self.looked = self._look(before, wait_s)
         ends = self._ends()
         if self._unchanged(before, ends):
             self._latest = self._offset(ends, self._view.topics().ids)
@@ -204,10 +224,21 @@ class StreamPlanner:
         changed = made.positions != before.positions or made.topic_ids != before.topic_ids
         return made if changed or has_new_begin(begin, before) else None
 
+    def _look(self, before: StreamOffset, wait_s: float) -> Mapping[TopicPartition, Looked]:
+        """All partitions by one fetch; empty if the batch is probably large, or other requests are needed."""
+        positions = before.positions
+        if not (self._looks or wait_s) or not self._may_look or self._target == positions:
+            return {}
+        if not 0 < len(positions) <= _MOST_LOOKED_AT or positions.keys() != self._view.topics().partitions:
+            return {}
+        return self._view.look(positions, wait_s, self._options.small_batch_bytes) or {}
+
     def _ends(self) -> dict[TopicPartition, int]:
         """The current end offsets for this query."""
         partitions = self._view.topics().partitions
         if self._target is None:
+            if self.looked.keys() == partitions:
+                return {each: looked.end for each, looked in self.looked.items()}
             return self._view.latest(partitions)
         return {each: end for each, end in self._target.items() if each in partitions}
 
@@ -225,9 +256,13 @@ class StreamPlanner:
             fresh = attempt > 0 or not self._options.retries
             topics = self._view.topics(fresh=fresh)
             if fresh:
+                self.looked = {}
                 ends = self._ends()
             written = self._written(before, ends)
-            earliest = self._view.earliest(ends.keys())
+            if self.looked.keys() >= ends.keys():
+                earliest = {each: self.looked[each].fetched.log_start_offset for each in ends}
+            else:
+                earliest = self._view.earliest(ends.keys())
             found = resume(before, topics, earliest, written, self._options.subscription.wants)
             if not found.losses.found or attempt == self._options.retries:
                 break

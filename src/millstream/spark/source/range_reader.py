@@ -27,8 +27,8 @@ from millstream.raw_client import (
 from millstream.spark.connections import UNKNOWN_TOPIC_CODES, cluster_of, is_retriable
 from millstream.spark.errors import SourceError, UnreadableBatchError
 from millstream.spark.options import ReadOptions
-from millstream.spark.source.limits import Range, frames
-from millstream.spark.source.log_view import Losses, overtaken
+from millstream.spark.source.limits import Range
+from millstream.spark.source.log_view import Looked, Losses, offset_after, overtaken
 
 _AHEAD = 2
 """Fetches that wait to be decoded; one more is in flight, and one is being decoded."""
@@ -44,12 +44,21 @@ class _FetchedPart:
 class RangeReader:
     """Reads one range."""
 
-    def __init__(self, options: ReadOptions, wanted: Range, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        wanted: Range,
+        cluster: Cluster | None = None,
+        looked: Looked | None = None,
+    ) -> None:
+        """`looked`: what was fetched of the range already."""
         self._options = options
         self._wanted = wanted
         self._cluster = cluster or cluster_of(options.connection)
         self._partition = TopicPartition(wanted.topic, wanted.partition)
         self._topic_id = UUID(wanted.topic_id) if wanted.topic_id else None
+        fits = looked is not None and (looked.start, looked.topic_id) == (wanted.start, wanted.topic_id)
+        self._looked = looked.fetched if looked is not None and fits else None
 
     def batches(self, decoder: ArrowDecoder) -> Iterator[pa.RecordBatch]:
         """All records of the range, in order. A thread fetches ahead."""
@@ -115,14 +124,7 @@ class RangeReader:
         wait_time = _WaitTime(self._options.wait_s)
         while offset < stop:
             try:
-                fetched = self._cluster.fetch(
-                    self._partition,
-                    offset,
-                    max_bytes=self._options.fetch_bytes,
-                    max_wait_ms=_MAX_WAIT_MS,
-                    read_committed=self._options.read_committed,
-                    topic_id=self._topic_id,
-                )
+                fetched = self._fetch(offset)
             except OffsetOutOfRangeError as error:
                 offset = self._after_loss(offset, error, wait_time)
                 continue
@@ -136,7 +138,7 @@ class RangeReader:
                     raise
                 wait_time.wait(str(error))
                 continue
-            following = _following(fetched)
+            following = offset_after(fetched)
             if following is not None:
                 wait_time.progressed()
                 yield _FetchedPart(offset, fetched)
@@ -145,6 +147,19 @@ class RangeReader:
             if fetched.data:
                 yield _FetchedPart(offset, fetched)  # damaged, which the decoder reports, or cut off
             wait_time.wait(f"{self._wanted}: no complete batch was received at offset {offset}", fetched)
+
+    def _fetch(self, offset: int) -> Fetched:
+        looked, self._looked = self._looked, None
+        if looked is not None and len(looked.data):
+            return looked
+        return self._cluster.fetch(
+            self._partition,
+            offset,
+            max_bytes=self._options.fetch_bytes,
+            max_wait_ms=_MAX_WAIT_MS,
+            read_committed=self._options.read_committed,
+            topic_id=self._topic_id,
+        )
 
     def _after_loss(self, offset: int, error: OffsetOutOfRangeError, wait_time: "_WaitTime") -> int:
         """The offset to continue at after retention. A log that ends too early may grow again after an election."""
@@ -169,17 +184,6 @@ class RangeReader:
         except WireError:
             exists = False
         return "the topic was deleted and recreated" if exists and self._topic_id else "the topic was deleted"
-
-
-def _following(fetched: Fetched) -> int | None:
-    """The offset after the last complete batch; None if there is none."""
-    left, following = len(fetched.data), None
-    for frame in frames(fetched.data):
-        left -= frame.size
-        if left < 0:
-            break
-        following = frame.last_offset + 1
-    return following
 
 
 class _WaitTime:

@@ -10,7 +10,7 @@ or not at all, the batch becomes ordinary ranges too: the task reports the error
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,8 +21,10 @@ from pyspark.sql import datasource_internal
 from pyspark.sql.datasource import InputPartition
 
 from millstream.columnar import ArrowDecoder
+from millstream.raw_client import TopicPartition
 from millstream.spark.options import ReadOptions
 from millstream.spark.source.limits import Range
+from millstream.spark.source.log_view import Looked
 from millstream.spark.source.range_reader import RangeReader
 
 _log = logging.getLogger("millstream.spark")
@@ -70,9 +72,13 @@ class SmallBatches:
         self._convert = convert
         self._bytes_per_offset = 0.0
         self._pool: ThreadPoolExecutor | None = None
+        self._looked: Mapping[TopicPartition, Looked] = {}
 
-    def read(self, ranges: Sequence[Range]) -> list[pa.RecordBatch] | None:
-        """The rows of these ranges; None if they are large, or cannot be read now."""
+    def read(
+        self, ranges: Sequence[Range], looked: Mapping[TopicPartition, Looked] | None = None
+    ) -> list[pa.RecordBatch] | None:
+        """The rows of these ranges; None if they are large, or cannot be read now. `looked`: what was fetched."""
+        self._looked = looked or {}
         if WRAPPER is None or not self._may_be_small(ranges):
             return None
         try:
@@ -109,7 +115,9 @@ class SmallBatches:
     def _read_range(self, wanted: Range) -> list[pa.RecordBatch]:
         found: list[pa.RecordBatch] = []
         size = read = 0
-        for batch in RangeReader(self._options, wanted).batches_one_by_one(ArrowDecoder(self._columns)):
+        looked = self._looked.get(TopicPartition(wanted.topic, wanted.partition))
+        reader = RangeReader(self._options, wanted, looked=looked)
+        for batch in reader.batches_one_by_one(ArrowDecoder(self._columns)):
             found.append(batch)
             size, read = size + batch.nbytes, read + batch.num_rows
             if size > self._options.small_batch_bytes:

@@ -221,7 +221,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.small_batch_bytes and ranges and len(ranges) == len(parts):
             if self._small is None:
                 self._small = SmallBatches(self._options, self._rows.raw_columns, self._rows.convert)
-            self._in_plan = self._small.read(ranges)
+            self._in_plan = self._small.read(ranges, self._planner.looked)
             if self._in_plan is not None:
                 return [SmallBatch(tuple(ranges))]
         return list(parts)
