@@ -44,6 +44,23 @@ def _make_again(admin: AdminClient, new: NewTopic) -> None:
             raise
 
 
+def delete_topic(cluster: EmbeddedCluster, name: str) -> None:
+    """Deletes a topic. Asked again if the request was lost with a broker that was killed."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            admin.delete_topics([name], operation_timeout=30)[name].result(TIMEOUT_SECONDS)
+        except KafkaException as problem:
+            code = problem.args[0].code()
+            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return  # an earlier request has deleted it
+            if code not in (KafkaError._TRANSPORT, KafkaError._DESTROY_BROKER) or time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
 def await_topic(cluster: EmbeddedCluster, name: str, partitions: int | None = None) -> None:
     """Waits until each broker that runs knows the topic, with its partitions, and a leader for each of them."""
     deadline = time.monotonic() + TIMEOUT_SECONDS

@@ -11,7 +11,8 @@ from millstream.admin.errors import check
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
-from millstream.raw_client.errors import refusal
+from millstream.raw_client.deadline import Deadline
+from millstream.raw_client.errors import RetriableError, UnreachableError, error_code, refusal
 
 _CHANGE_TIMEOUT_MS = 30_000
 
@@ -206,16 +207,35 @@ class TopicAdmin:
 
     def delete_records(self, topic: str, deletions: Sequence[RecordDeletion]) -> None:
         """Deletes the records before the new log starts. This cannot be undone."""
+        left = {each.partition: each.new_start for each in deletions}
+        Deadline(self._cluster.timeout_s).retry(lambda: self._delete_records(topic, left))
+
+    def _delete_records(self, topic: str, left: dict[int, int]) -> None:
+        """One attempt, which removes from `left` what was deleted. RetriableError if a leader has moved."""
         by_leader: dict[int, list[dict[str, int]]] = {}
-        for each in deletions:
-            leader = self._cluster.leader_of(TopicPartition(topic, each.partition))
-            row = {"partition_index": each.partition, "offset": each.new_start}
-            by_leader.setdefault(leader.node_id, []).append(row)
+        for partition, new_start in left.items():
+            leader = self._cluster.leader_of(TopicPartition(topic, partition))
+            by_leader.setdefault(leader.node_id, []).append({"partition_index": partition, "offset": new_start})
+        moved: RetriableError | None = None
         for node, rows in by_leader.items():
             topics = [{"name": topic, "partitions": rows}]
-            response = self._cluster.call("delete_records", node=node, topics=topics, timeout_ms=_CHANGE_TIMEOUT_MS)
+            try:
+                response = self._cluster.call(
+                    "delete_records", node=node, once=True, topics=topics, timeout_ms=_CHANGE_TIMEOUT_MS
+                )
+            except UnreachableError:  # it may lead no more
+                moved = RetriableError(f"topic {topic!r}", ErrorCode.LEADER_NOT_AVAILABLE)
+                continue
             for row in response.topics[0].partitions:
-                check(f"partition {row.partition_index} of topic {topic!r}", row)
+                what = f"partition {row.partition_index} of topic {topic!r}"
+                if (code := error_code(row.error_code)).retriable:
+                    moved = RetriableError(what, code)
+                else:
+                    check(what, row)
+                    del left[row.partition_index]
+        if moved is not None:
+            self._cluster.refresh_leader(topic)
+            raise moved
 
     # Settings
 

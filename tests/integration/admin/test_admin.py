@@ -16,7 +16,8 @@ from millstream.admin import (
     ResetTarget,
     TopicPartition,
 )
-from millstream.testing import EmbeddedBroker
+from millstream.testing import EmbeddedBroker, EmbeddedCluster
+from tests.topics import make_topic
 from tests.waiting import TIMEOUT_SECONDS
 
 
@@ -116,3 +117,19 @@ def test_transactions_are_listed_and_an_unknown_id_is_none(admin: Admin) -> None
     assert admin.transactions.transactions() == []
     assert admin.transactions.find("nobody") is None
     assert admin.transactions.open_in(admin.transactions.partitions()) == []
+
+
+def test_records_are_deleted_at_the_next_leader_if_the_leader_is_gone() -> None:
+    with EmbeddedCluster(3) as cluster:
+        topic = make_topic(cluster, "deleted", replicas=3)
+        with (
+            millstream.connect(cluster.bootstrap_servers) as client,
+            Admin(cluster.bootstrap_servers, timeout_s=TIMEOUT_SECONDS) as admin,
+        ):
+            client.publish_many(topic, [millstream.client.Message(str(n)) for n in range(10)])
+            planned = admin.topics.plan_deletion(topic, before_offset=4)  # the client knows the leader from here on
+            leader = client.describe_topic(topic).partitions[0].leader
+            assert leader is not None
+            cluster.kill(leader)
+            admin.topics.delete_records(topic, planned)
+            assert admin.topics.plan_deletion(topic)[0].start == 4

@@ -234,7 +234,7 @@ def test_kafka_features_downgrades_and_upgrades(tools: Tools) -> None:
     both = ("--feature", "share.version=1", "--feature", "kraft.version=1")
     assert tools.run("kafka-features", *tools.controllers, "upgrade", *both).count("was upgraded") == 2
     assert "supports levels 0 to 1" in tools.refused("kafka-features", "upgrade", "--feature", "share.version=7")
-    assert "does not know" in tools.refused("kafka-features", "upgrade", "--feature", "nonsense=1")
+    assert "does not support" in tools.refused("kafka-features", "upgrade", "--feature", "nonsense=1")
     assert "downgraded to 1" in tools("kafka-features", "downgrade", "--feature", "transaction.version=1")
     eventually(_feature(tools, "transaction.version", 1))
     assert "upgraded to 2" in tools("kafka-features", "upgrade", "--release-version", "4.3")

@@ -212,6 +212,14 @@ class Looking:
                 f"the page: {shown}"
             ) from error
 
+    def await_closed(self, test_id: str) -> None:
+        """Waits until a dialog is closed; what it shows otherwise is in the error."""
+        try:
+            self.page.get_by_test_id(test_id).wait_for(state="hidden")
+        except Exception as error:
+            shown = self.page.get_by_test_id(test_id).inner_text()
+            raise AssertionError(f"{test_id} stays open; problems: {self.problems}; it shows: {shown}") from error
+
     def _requested(self, request: Any) -> None:
         sockets = self._url.replace("https:", "wss:").replace("http:", "ws:")
         if not request.url.startswith((self._url, sockets, "data:", "blob:")):

@@ -76,7 +76,7 @@ def test_a_setting_is_changed_and_reset_as_the_preview_shows(
     row.click()
     page.get_by_test_id("preview-reset").click()
     page.get_by_test_id("save-setting").filter(has_text="Reset on all brokers").click()
-    page.get_by_test_id("edit-broker-setting").wait_for(state="hidden")
+    looking.await_closed("edit-broker-setting")
     page.get_by_test_id("broker-settings").get_by_text("3000000").wait_for(state="hidden")
     assert value(client, 1) == default
 

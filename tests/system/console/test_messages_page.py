@@ -132,7 +132,7 @@ def test_what_is_huge_is_cut_and_can_be_seen_whole_and_bytes_are_hexadecimal(
         "[...document.querySelectorAll('[data-testid=bytes]')].some(each => each.innerText.length > 300000)"
     )
     page.keyboard.press("Escape")
-    page.get_by_test_id("record").wait_for(state="hidden")
+    looking.await_closed("record")
     page.get_by_test_id("contains").fill("bytes")
     page.get_by_test_id("contains").press("Enter")
     looking.await_text("records", "binary")
@@ -238,7 +238,7 @@ def test_a_record_with_a_schema_is_written_and_sent_again(looking: Looking, paym
     page.get_by_test_id("write").click()
     looking.await_text("records", "Graz")
     page.keyboard.press("Escape")
-    page.get_by_test_id("write-record").wait_for(state="hidden")
+    looking.await_closed("write-record")
 
     page.get_by_test_id("records").get_by_text("Graz").click()
     page.get_by_test_id("record").locator(".ms-json-text").filter(has_text="Graz").wait_for()
@@ -271,7 +271,7 @@ def test_what_arrives_is_seen_and_one_is_written_by_hand(
     page.get_by_test_id("write").click()
     looking.await_text("records", "the console")
     page.keyboard.press("Escape")
-    page.get_by_test_id("write-record").wait_for(state="hidden")
+    looking.await_closed("write-record")
     page.get_by_test_id("records").get_by_text("the console").click()
     page.get_by_test_id("record-headers").click()
     looking.await_text("headers", "hand")

@@ -46,7 +46,7 @@ def test_records_are_deleted_as_previewed(
     looking.await_text("delete-execute", "Delete 8 records")
     assert client.offsets({TopicPartition(topic, 0): EARLIEST})[TopicPartition(topic, 0)].offset == 0
     page.get_by_test_id("delete-execute").click()
-    page.get_by_test_id("delete-records").wait_for(state="hidden")
+    looking.await_closed("delete-records")
     places = [TopicPartition(topic, index) for index in (0, 1)]
     assert [each.offset for each in client.offsets(dict.fromkeys(places, EARLIEST)).values()] == [4, 4]
 
@@ -100,7 +100,7 @@ def test_offsets_of_one_topic_are_deleted(
     looking.await_text("offsets", f"{second}-0")
     page.get_by_test_id("delete-offsets").click()
     page.get_by_test_id("delete-offsets-now").click()
-    page.get_by_test_id("offset-deletion").wait_for(state="hidden")
+    looking.await_closed("offset-deletion")
     page.get_by_test_id("offsets").get_by_text(f"{first}-0").wait_for(state="hidden")
     assert list(GroupAdmin(client).offsets("operated-group")) == [TopicPartition(second, 0)]
 
@@ -123,7 +123,7 @@ def test_offsets_of_several_groups_are_moved_and_the_groups_deleted(
     looking.await_text("moves", "operated-many-b")
     assert client.committed_offsets(names[1], [place]) == {place: 3}, "a preview changes nothing"
     page.get_by_test_id("execute").click()
-    page.get_by_test_id("reset").wait_for(state="hidden")
+    looking.await_closed("reset")
     assert [client.committed_offsets(name, [place]) for name in names] == [{place: 10}, {place: 10}]
 
     page.get_by_test_id("delete-selected").filter(has_text="Delete 2 groups").click()

@@ -65,7 +65,7 @@ def test_a_topic_from_its_creation_to_its_end(looking: Looking, admin: AdminClie
     eventually(lambda: config_of(admin, "invoices", "retention.ms"), "7200000")
     page.get_by_test_id("settings").get_by_text("retention.ms", exact=True).first.click()
     page.get_by_test_id("reset-setting").click()
-    page.get_by_test_id("edit-setting").wait_for(state="hidden")
+    looking.await_closed("edit-setting")
     page.get_by_test_id("settings").get_by_text("7200000").wait_for(state="hidden")
     eventually(lambda: config_of(admin, "invoices", "retention.ms"), "604800000")
 

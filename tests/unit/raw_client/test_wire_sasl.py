@@ -52,5 +52,5 @@ def test_a_server_that_does_not_know_the_password(response: bytes) -> None:
     conversation = begun()
     next(conversation)
     conversation.send(SERVER_FIRST)
-    with pytest.raises(SetupError, match="knows the password"):
+    with pytest.raises(SetupError, match="has the password"):
         conversation.send(response)

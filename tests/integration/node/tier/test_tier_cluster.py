@@ -20,7 +20,7 @@ from tests.integration.node.tier.tiered_topic import (
     until_tiered,
     value_of,
 )
-from tests.topics import await_topic
+from tests.topics import await_topic, delete_topic
 from tests.waiting import TIMEOUT_SECONDS, until
 from tests.wire import Wire
 
@@ -231,5 +231,5 @@ def test_the_objects_of_a_topic_go_that_is_deleted_while_its_leader_is_down(tmp_
         until_tiered(running.data_dir(3), "alone")
         assert objects(tmp_path)
         running.kill(3)
-        admin.delete_topics(["alone"])["alone"].result(TIMEOUT_SECONDS)
+        delete_topic(running, "alone")
         until(lambda: not [*tmp_path.rglob("*.segment"), *tmp_path.rglob("*.json")], "all objects are deleted")
