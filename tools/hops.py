@@ -3,8 +3,10 @@
 A node runs in this process. Requests come to it over a socket. From the moment its connection has the bytes until the
 log takes the batch, each Python function that runs on the event loop is noted, with its file. The count is of the files
 in `src/millstream/node`, without `node/storage`: these are the files to open to follow the request. `formats` and
-`config`, which encode and hold values, are listed apart. Work that happens by chance at the same time (timers, other
-connections) is left out: each request is sent several times, and only files that all of them passed count.
+`config`, which encode and hold values, are listed apart. A constructor alone does not count, whether it is written or
+made by `dataclass`: what the new object does counts with its methods. Work that happens by chance at the same time
+(timers, other connections) is left out: each request is sent several times, and only files that all of them passed
+count.
 
 A fetch appends nothing: its way ends where the log is read.
 """
@@ -78,7 +80,7 @@ class Trace:
         code = frame.f_code
         if code in self._ends:
             self._on = False
-        elif code.co_filename.startswith(str(SOURCE)):
+        elif code.co_filename.startswith(str(SOURCE)) and code.co_name != "__init__":
             name = code.co_filename[len(str(SOURCE)) + 1 :]
             if not name.startswith(STORAGE):
                 self._files.setdefault(name)

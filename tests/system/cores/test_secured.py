@@ -10,7 +10,7 @@ import pytest
 
 from millstream.testing.node_process import free_port_range
 from tests.system.cores.machine import Machine
-from tests.waiting import TIMEOUT_SECONDS, until
+from tests.waiting import TIMEOUT_SECONDS, eventually, until
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +48,13 @@ def test_clients_log_in_to_all_nodes(secured: Machine) -> None:
     assert command(secured, "produce", "orders", stdin="\n".join(values) + "\n").returncode == 0
     read = command(secured, "consume", "orders", "--count", "20")
     assert sorted(read.stdout.split()) == sorted(values), read.stderr
-    status = command(secured, "cluster", "status")
-    assert status.returncode == 0, status.stdout + status.stderr
-    assert "machine-1" in status.stdout
+
+    def status_is_well() -> None:
+        status = command(secured, "cluster", "status")
+        assert status.returncode == 0, status.stdout + status.stderr
+        assert "machine-1" in status.stdout
+
+    eventually(status_is_well)
 
 
 def test_no_one_gets_in_without_a_login(secured: Machine, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.corpus import record
 from tests.system.cluster.kafka_tools import KafkaTools
 from tests.system.cores.machine import Machine, is_alive
-from tests.waiting import TIMEOUT_SECONDS, until
+from tests.waiting import TIMEOUT_SECONDS, eventually, until
 from tools import apache_kafka
 
 
@@ -134,9 +134,12 @@ def test_kafkas_tools_see_an_ordinary_cluster(machine: Machine, tmp_path: Path) 
 
 
 def test_status_and_list_show_the_machine(machine: Machine) -> None:
-    status = command(machine, "cluster", "status", "--json")
-    assert status.returncode == 0, status.stderr
-    brokers = json.loads(status.stdout)["brokers"]
+    def well() -> str:
+        status = command(machine, "cluster", "status", "--json")
+        assert status.returncode == 0, status.stdout + status.stderr
+        return status.stdout
+
+    brokers = json.loads(eventually(well))["brokers"]
     assert [(row["id"], row["machine"], row["rack"]) for row in brokers] == [(1, None, None), (1001, "machine-1", None)]
     assert "machine-1" in command(machine, "broker", "list").stdout
 
