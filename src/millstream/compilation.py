@@ -64,6 +64,7 @@ MODULES = (
     "millstream.node.storage.index.offset_index",
     "millstream.node.storage.index.time_index",
     "millstream.node.storage.index.transaction_index",
+    "millstream.node.storage.log.appended",
     "millstream.node.storage.log.batch_admission",
     "millstream.node.storage.log.batch_scan",
     "millstream.node.storage.log.flushing",
@@ -75,6 +76,7 @@ MODULES = (
     "millstream.node.storage.log.segment_list",
     "millstream.node.tier.cache",
     "millstream.node.transactions.coordinator",
+    "millstream.node.transactions.produce",
 )
 """All of them are compiled, or none. `tools/check_compiled.py` checks what is known to differ when it is compiled."""
 

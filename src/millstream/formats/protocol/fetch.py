@@ -7,7 +7,7 @@ of ShareFetch have the same response.
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode
@@ -22,65 +22,120 @@ from millstream.formats.protocol.primitives import (
 )
 from millstream.formats.records.varint import append_unsigned, read_unsigned
 
-FIRST_VERSION = 4
-FIRST_FLEXIBLE = 12
-FIRST_WITH_TOPIC_ID = 13
-FIRST_WITH_ENDPOINTS = 16
-LAST_VERSION = 18
+FIRST_VERSION: Final = 4
+FIRST_FLEXIBLE: Final = 12
+FIRST_WITH_TOPIC_ID: Final = 13
+FIRST_WITH_ENDPOINTS: Final = 16
+LAST_VERSION: Final = 18
 
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_HEAD_WITH_REPLICA = struct.Struct(">iiiib")
-_HEAD = struct.Struct(">iiib")
-_SESSION = struct.Struct(">ii")
-_REPLICA_STATE = struct.Struct(">iq")
-_RESPONSE_HEAD_V4 = struct.Struct(">i")
-_RESPONSE_HEAD_V7 = struct.Struct(">ihi")
-_PARTITION_V4 = struct.Struct(">ihqq")
-_PARTITION_V5 = struct.Struct(">ihqqq")
-_ABORTED = struct.Struct(">qq")
-_EPOCH_AND_OFFSET = struct.Struct(">iq")
-_OFFSET_AND_EPOCH = struct.Struct(">qi")
-_INT64 = struct.Struct(">q")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_HEAD_WITH_REPLICA: Final = struct.Struct(">iiiib")
+_HEAD: Final = struct.Struct(">iiib")
+_SESSION: Final = struct.Struct(">ii")
+_REPLICA_STATE: Final = struct.Struct(">iq")
+_RESPONSE_HEAD_V4: Final = struct.Struct(">i")
+_RESPONSE_HEAD_V7: Final = struct.Struct(">ihi")
+_PARTITION_V4: Final = struct.Struct(">ihqq")
+_PARTITION_V5: Final = struct.Struct(">ihqqq")
+_ABORTED: Final = struct.Struct(">qq")
+_EPOCH_AND_OFFSET: Final = struct.Struct(">iq")
+_OFFSET_AND_EPOCH: Final = struct.Struct(">qi")
+_INT64: Final = struct.Struct(">q")
 
 # Fields of one partition in a request, by version: index, [leader epoch], offset, [last fetched epoch],
 # [log start offset], max bytes.
-_FIELDS_V4 = struct.Struct(">iqi")
-_FIELDS_V5 = struct.Struct(">iqqi")
-_FIELDS_V9 = struct.Struct(">iiqqi")
-_FIELDS_V12 = struct.Struct(">iiqiqi")
+_FIELDS_V4: Final = struct.Struct(">iqi")
+_FIELDS_V5: Final = struct.Struct(">iqqi")
+_FIELDS_V9: Final = struct.Struct(">iiqqi")
+_FIELDS_V12: Final = struct.Struct(">iiqiqi")
 
 
-UNKNOWN_HIGH_WATERMARK = (1 << 63) - 1
+UNKNOWN_HIGH_WATERMARK: Final = (1 << 63) - 1
 """For a follower that does not send its high watermark: it gets no early response with a new one."""
 
 
-class FetchPartition(NamedTuple):
-    partition: int
-    current_leader_epoch: int
-    fetch_offset: int
-    last_fetched_epoch: int
-    log_start_offset: int
-    max_bytes: int
-    replica_directory_id: bytes | None = None
-    high_watermark: int = UNKNOWN_HIGH_WATERMARK
+# These are no named tuples: see `produce.py`.
 
 
-class FetchRequest(NamedTuple):
+class FetchPartition:
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "high_watermark",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "partition",
+        "replica_directory_id",
+    )
+
+    def __init__(
+        self,
+        partition: int,
+        current_leader_epoch: int,
+        fetch_offset: int,
+        last_fetched_epoch: int,
+        log_start_offset: int,
+        max_bytes: int,
+        replica_directory_id: bytes | None = None,
+        high_watermark: int = UNKNOWN_HIGH_WATERMARK,
+    ) -> None:
+        self.partition = partition
+        self.current_leader_epoch = current_leader_epoch
+        self.fetch_offset = fetch_offset
+        self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+        self.max_bytes = max_bytes
+        self.replica_directory_id = replica_directory_id
+        self.high_watermark = high_watermark
+
+
+class FetchRequest:
     """`replica_id` is -1 for a consumer; a follower sends its broker id and broker epoch."""
 
-    replica_id: int
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    isolation_level: int
-    session_id: int
-    session_epoch: int
-    topics: list[tuple[bytes, list[FetchPartition]]]
-    forgotten: list[tuple[bytes, list[int]]]
-    rack_id: bytes
-    replica_epoch: int = -1
-    cluster_id: bytes | None = None
+    __slots__ = (
+        "cluster_id",
+        "forgotten",
+        "isolation_level",
+        "max_bytes",
+        "max_wait_ms",
+        "min_bytes",
+        "rack_id",
+        "replica_epoch",
+        "replica_id",
+        "session_epoch",
+        "session_id",
+        "topics",
+    )
+
+    def __init__(
+        self,
+        replica_id: int,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation_level: int,
+        session_id: int,
+        session_epoch: int,
+        topics: list[tuple[bytes, list[FetchPartition]]],
+        forgotten: list[tuple[bytes, list[int]]],
+        rack_id: bytes,
+        replica_epoch: int = -1,
+        cluster_id: bytes | None = None,
+    ) -> None:
+        self.replica_id = replica_id
+        self.max_wait_ms = max_wait_ms
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.isolation_level = isolation_level
+        self.session_id = session_id
+        self.session_epoch = session_epoch
+        self.topics = topics
+        self.forgotten = forgotten
+        self.rack_id = rack_id
+        self.replica_epoch = replica_epoch
+        self.cluster_id = cluster_id
 
 
 class FileRange(Protocol):
@@ -90,20 +145,48 @@ class FileRange(Protocol):
     def length(self) -> int: ...
 
 
-class PartitionResult(NamedTuple):
-    partition: int
-    error: int = ErrorCode.NONE
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-    aborted: Sequence[tuple[int, int]] | None = None
-    preferred_read_replica: int = -1
-    records: FileRange | None = None
-    diverging_epoch: tuple[int, int] | None = None
-    current_leader: tuple[int, int] | None = None
-    """Leader id and epoch."""
-    snapshot_id: tuple[int, int] | None = None
-    """End offset and epoch of the snapshot that an observer of the metadata log must fetch first."""
+class PartitionResult:
+    __slots__ = (
+        "aborted",
+        "current_leader",
+        "diverging_epoch",
+        "error",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "partition",
+        "preferred_read_replica",
+        "records",
+        "snapshot_id",
+    )
+
+    def __init__(
+        self,
+        partition: int,
+        error: int = ErrorCode.NONE,
+        high_watermark: int = -1,
+        last_stable_offset: int = -1,
+        log_start_offset: int = -1,
+        aborted: Sequence[tuple[int, int]] | None = None,
+        preferred_read_replica: int = -1,
+        records: FileRange | None = None,
+        diverging_epoch: tuple[int, int] | None = None,
+        current_leader: tuple[int, int] | None = None,
+        snapshot_id: tuple[int, int] | None = None,
+    ) -> None:
+        self.partition = partition
+        self.error = error
+        self.high_watermark = high_watermark
+        self.last_stable_offset = last_stable_offset
+        self.log_start_offset = log_start_offset
+        self.aborted = aborted
+        self.preferred_read_replica = preferred_read_replica
+        self.records = records
+        self.diverging_epoch = diverging_epoch
+        self.current_leader = current_leader
+        """Leader id and epoch."""
+        self.snapshot_id = snapshot_id
+        """End offset and epoch of the snapshot that an observer of the metadata log must fetch first."""
 
 
 def parse(buffer: bytearray, position: int, end: int, version: int) -> FetchRequest:
@@ -419,12 +502,12 @@ def _encode_partition_legacy(parts: ResponseParts, result: PartitionResult, vers
         parts.add_file(records)
 
 
-_SHARE_HEAD = struct.Struct(">ih")
-_SHARE_PARTITION = struct.Struct(">ih")
-_LEADER = struct.Struct(">ii")
-_ACQUIRED = struct.Struct(">qqh")
-_NO_TAGS = 0
-_NULL = 0
+_SHARE_HEAD: Final = struct.Struct(">ih")
+_SHARE_PARTITION: Final = struct.Struct(">ih")
+_LEADER: Final = struct.Struct(">ii")
+_ACQUIRED: Final = struct.Struct(">qqh")
+_NO_TAGS: Final = 0
+_NULL: Final = 0
 
 
 @dataclass(slots=True)

@@ -8,21 +8,21 @@ to clients that sent to another node (KIP-951).
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from millstream.formats.records.varint import append_unsigned, read_unsigned
 
 ITEM_BUDGET = 1_000_000
 """Limit of the array items in one message: far above what clients send."""
 
-MAX_TEXT_BYTES = (1 << 16) - 1
+MAX_TEXT_BYTES: Final = (1 << 16) - 1
 """Limit of a string in a request, in bytes. Kafka's limit is half of it, and closes the connection too. Here, a string
 that is a little too long gets an error response."""
 
-MAX_TAGS = 64
+MAX_TAGS: Final = 64
 """Limit of the tagged fields in one structure, ten times what Kafka's messages have."""
 
-_UNBOUNDED = 1 << 31
+_UNBOUNDED: Final = 1 << 31
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
@@ -157,8 +157,8 @@ def skip_tags(buffer: bytes | bytearray | memoryview, position: int, end: int) -
     return position
 
 
-MAX_PRODUCED_PARTITIONS = 10_000
-MAX_FETCHED_PARTITIONS = 20_000
+MAX_PRODUCED_PARTITIONS: Final = 10_000
+MAX_FETCHED_PARTITIONS: Final = 20_000
 """Limits of the partitions in one Produce or Fetch, which are handled in one turn of the event loop. A request of a
 Java producer (1 MB) has no room for more; a fetch session can grow by several requests."""
 MAX_PARTITIONS = 100_000

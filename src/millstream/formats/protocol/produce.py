@@ -10,7 +10,7 @@ that ignores the condition. Clients that do not know the fields are not affected
 
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.primitives import (
@@ -23,58 +23,100 @@ from millstream.formats.protocol.primitives import (
 )
 from millstream.formats.records.varint import append_unsigned, read_unsigned
 
-FIRST_VERSION = 3
-FIRST_FLEXIBLE = 9
-FIRST_WITH_LEADER = 10
-FIRST_WITH_TOPIC_ID = 13
-LAST_VERSION = 13
+FIRST_VERSION: Final = 3
+FIRST_FLEXIBLE: Final = 9
+FIRST_WITH_LEADER: Final = 10
+FIRST_WITH_TOPIC_ID: Final = 13
+LAST_VERSION: Final = 13
 
-CONDITION_TAG = 10_027
+CONDITION_TAG: Final = 10_027
 """The number of both tagged fields, in the request's and in the response's partitions; far from those of Kafka."""
-CONDITIONAL_APPEND = "millstream.conditional.append"
+CONDITIONAL_APPEND: Final = "millstream.conditional.append"
 """The feature in ApiVersions by which a client knows that a broker checks conditions."""
 
-_END_OFFSET = struct.Struct(">q")
-_ACKS_TIMEOUT = struct.Struct(">hi")
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INDEX_AND_LENGTH = struct.Struct(">ii")
-_RESULT_V3 = struct.Struct(">ihqq")
-_RESULT_V5 = struct.Struct(">ihqqq")
-_LEADER_TAG = struct.Struct(">bbbiib")
+_END_OFFSET: Final = struct.Struct(">q")
+_ACKS_TIMEOUT: Final = struct.Struct(">hi")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INDEX_AND_LENGTH: Final = struct.Struct(">ii")
+_RESULT_V3: Final = struct.Struct(">ihqq")
+_RESULT_V5: Final = struct.Struct(">ihqqq")
+_LEADER_TAG: Final = struct.Struct(">bbbiib")
 
 
-class PartitionData(NamedTuple):
+# These are no named tuples, because compiled code makes them in a tenth of the time: a tenth of a small request.
+
+
+class PartitionData:
     """The position of one partition's batches in the request's buffer; start == end if there are none."""
 
-    partition: int
-    start: int
-    end: int
+    __slots__ = ("end", "partition", "start")
+
+    def __init__(self, partition: int, start: int, end: int) -> None:
+        self.partition = partition
+        self.start = start
+        self.end = end
 
 
-class ProduceRequest(NamedTuple):
-    transactional_id: bytes | None
-    acks: int
-    timeout_ms: int
-    topics: list[tuple[bytes, list[PartitionData]]]
-    """By topic name, or by the sixteen bytes of the topic id from version 13 on."""
-    conditions: dict[tuple[bytes, int], int] | None = None
-    """The end that the writer expects of a partition, by topic and index; None in requests without conditions."""
+class ProduceRequest:
+    __slots__ = ("acks", "conditions", "timeout_ms", "topics", "transactional_id")
+
+    def __init__(
+        self,
+        transactional_id: bytes | None,
+        acks: int,
+        timeout_ms: int,
+        topics: list[tuple[bytes, list[PartitionData]]],
+        conditions: dict[tuple[bytes, int], int] | None = None,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.topics = topics
+        """By topic name, or by the sixteen bytes of the topic id from version 13 on."""
+        self.conditions = conditions
+        """The end that the writer expects of a partition, by topic and index; None in requests without conditions."""
+
+    def with_topics(self, topics: list[tuple[bytes, list[PartitionData]]]) -> "ProduceRequest":
+        return ProduceRequest(self.transactional_id, self.acks, self.timeout_ms, topics, self.conditions)
 
 
-class PartitionResult(NamedTuple):
-    partition: int
-    error: int = ErrorCode.NONE
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-    message: str | None = None
-    current_leader: tuple[int, int] | None = None
-    """Leader id and epoch, for a client that sent to another node."""
-    record_errors: tuple[tuple[int, str], ...] = ()
-    """The records because of which the batch is refused: number in the batch, and error."""
-    end_offset: int | None = None
-    """The partition's end, in the response to a conditional append."""
+class PartitionResult:
+    __slots__ = (
+        "base_offset",
+        "current_leader",
+        "end_offset",
+        "error",
+        "log_append_time_ms",
+        "log_start_offset",
+        "message",
+        "partition",
+        "record_errors",
+    )
+
+    def __init__(
+        self,
+        partition: int,
+        error: int = ErrorCode.NONE,
+        base_offset: int = -1,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        message: str | None = None,
+        current_leader: tuple[int, int] | None = None,
+        record_errors: tuple[tuple[int, str], ...] = (),
+    ) -> None:
+        self.partition = partition
+        self.error = error
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.message = message
+        self.current_leader = current_leader
+        """Leader id and epoch, for a client that sent to another node."""
+        self.record_errors = record_errors
+        """The records because of which the batch is refused: number in the batch, and error."""
+        self.end_offset: int | None = None
+        """The partition's end, in the response to a conditional append."""
 
 
 def parse(buffer: bytearray, position: int, end: int, version: int) -> ProduceRequest:
@@ -287,21 +329,24 @@ def _encode_flexible(
             out.append(len(results) + 1)
         else:
             append_unsigned(out, len(results) + 1)
-        for index, error, base_offset, append_time, log_start, message, leader, record_errors, end_offset in results:
-            out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
-            if not record_errors:
+        for row in results:
+            out += _RESULT_V5.pack(
+                row.partition, row.error, row.base_offset, row.log_append_time_ms, row.log_start_offset
+            )
+            if not row.record_errors:
                 out.append(1)
             else:
-                append_unsigned(out, len(record_errors) + 1)
-                out += _record_errors(record_errors, _flexible_reason)
-            if message is None:
+                append_unsigned(out, len(row.record_errors) + 1)
+                out += _record_errors(row.record_errors, _flexible_reason)
+            if row.message is None:
                 out.append(0)
             else:
-                text = message.encode()
+                text = row.message.encode()
                 append_unsigned(out, len(text) + 1)
                 out += text
-            if end_offset is not None:  # never with a leader: the partition is here
-                out += condition_field(end_offset)
+            leader = row.current_leader
+            if row.end_offset is not None:  # never with a leader: the partition is here
+                out += condition_field(row.end_offset)
             elif leader is None or version < FIRST_WITH_LEADER:
                 out.append(0)
             else:
@@ -340,15 +385,17 @@ def _encode_legacy(
         out += _INT16.pack(len(topic))
         out += topic
         out += _INT32.pack(len(results))
-        for index, error, base_offset, append_time, log_start, message, _, record_errors, _ in results:
+        for row in results:
             if version >= 5:
-                out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
+                out += _RESULT_V5.pack(
+                    row.partition, row.error, row.base_offset, row.log_append_time_ms, row.log_start_offset
+                )
             else:
-                out += _RESULT_V3.pack(index, error, base_offset, append_time)
+                out += _RESULT_V3.pack(row.partition, row.error, row.base_offset, row.log_append_time_ms)
             if version >= 8:
-                out += _INT32.pack(len(record_errors))
-                out += _record_errors(record_errors, _legacy_reason)
-                text = b"" if message is None else message.encode()
-                out += _INT16.pack(-1 if message is None else len(text))
+                out += _INT32.pack(len(row.record_errors))
+                out += _record_errors(row.record_errors, _legacy_reason)
+                text = b"" if row.message is None else row.message.encode()
+                out += _INT16.pack(-1 if row.message is None else len(text))
                 out += text
     out += _INT32.pack(throttle_ms)

@@ -6,43 +6,43 @@ Records are in `record`, codecs in `compression`.
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 Bytes = bytes | bytearray | memoryview
 
-HEADER = Struct(">qiibIhiqqqhii")
+HEADER: Final = Struct(">qiibIhiqqqhii")
 """base offset, length, leader epoch, magic, crc, attributes, last offset delta, base timestamp, max timestamp, producer
 id, producer epoch, base sequence, record count."""
 
-HEADER_SIZE = HEADER.size
-LOG_OVERHEAD = 12
+HEADER_SIZE: Final = HEADER.size
+LOG_OVERHEAD: Final = 12
 """Base offset and length: the part of a batch that its own length field does not count."""
-MINIMUM_LENGTH = HEADER_SIZE - LOG_OVERHEAD
+MINIMUM_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 """The smallest value of the length field: a batch without records."""
 
-PLACEMENT = Struct(">qii")
+PLACEMENT: Final = Struct(">qii")
 """Base offset, length, leader epoch: the broker sets them. They are not covered by the CRC."""
-CRC_START = 21
+CRC_START: Final = 21
 """The CRC covers everything from the attributes to the end of the batch."""
-CRC_FIELD = Struct(">I")
-CRC_FIELD_START = 17
-ATTRIBUTES = Struct(">h")
-ATTRIBUTES_START = 21
-MAX_TIMESTAMP = Struct(">q")
-MAX_TIMESTAMP_START = 35
-MAGIC_START = 16
-MAGIC_V2 = 2
+CRC_FIELD: Final = Struct(">I")
+CRC_FIELD_START: Final = 17
+ATTRIBUTES: Final = Struct(">h")
+ATTRIBUTES_START: Final = 21
+MAX_TIMESTAMP: Final = Struct(">q")
+MAX_TIMESTAMP_START: Final = 35
+MAGIC_START: Final = 16
+MAGIC_V2: Final = 2
 
-CODEC_MASK = 0x07
-LOG_APPEND_TIME_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
 
-NO_TIMESTAMP = -1
-NO_SEQUENCE = -1
-MAX_SEQUENCE = 0x7FFFFFFF
+NO_TIMESTAMP: Final = -1
+NO_SEQUENCE: Final = -1
+MAX_SEQUENCE: Final = 0x7FFFFFFF
 
 assert HEADER_SIZE == 61
 

@@ -3,8 +3,10 @@
 The only implementation in Python; `_cursor.pxd` is the one of the compiled modules.
 """
 
-MAX_INT_BYTES = 5
-MAX_LONG_BYTES = 10
+from typing import Final
+
+MAX_INT_BYTES: Final = 5
+MAX_LONG_BYTES: Final = 10
 
 
 class MalformedRecordError(ValueError):

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
-from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, ProduceRequest
+from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionData, ProduceRequest
 from millstream.formats.records.batch import HEADER_SIZE, Bytes, has_valid_checksum, is_plausible, read_header
 from millstream.formats.records.opening import (
     SMALL_BYTES,
@@ -210,8 +210,8 @@ class BatchOpening:
             known = topics.get(topic)
             if known is None:
                 continue
-            for index, _, _ in datas:
-                partition = known.get(index)
+            for data in datas:
+                partition = known.get(data.partition)
                 if partition is not None:
                     log = partition.opened_log
                     if log is None or log.opens_batches:
@@ -264,8 +264,8 @@ class BatchOpening:
         for topic, datas in call.request.topics:
             known = topics.get(topic)
             if known is not None:
-                for at, (index, _, _) in enumerate(datas, number):
-                    partition = known.get(index)
+                for at, data in enumerate(datas, number):
+                    partition = known.get(data.partition)
                     if partition is not None:
                         checks = self._required_checks(topic, partition, call.by_broker)
                         if checks is not None:
@@ -290,14 +290,14 @@ class BatchOpening:
         now_ms = self._environment.clock.now_ms()
         left, left_bytes, left_records, left_converted = SMALL_BYTES, SMALL_BYTES, SMALL_RECORDS, _SMALL_CONVERTED_BYTES
         left_named = MAX_RECORD_ERRORS
-        for number, (_, start, end) in enumerate(_datas(call.request)):
+        for number, data in enumerate(_datas(call.request)):
             if number not in plan:
                 continue
             partition, checks = plan[number]
-            left -= end - start
+            left -= data.end - data.start
             if left < 0 or len(opened) >= SMALL_RECORDS:
                 return None
-            batch = view[start:end]
+            batch = view[data.start : data.end]
             fault = framing_fault(batch, partition.log.config, now_ms)
             if fault is not None:
                 opened[number] = Opened(fault)
@@ -363,11 +363,11 @@ class BatchOpening:
         opened: dict[int, Opened] = {}
         view = memoryview(call.buffer)
         left_named = MAX_RECORD_ERRORS
-        for number, (_, start, end) in enumerate(_datas(call.request)):
+        for number, data in enumerate(_datas(call.request)):
             if number not in plan:
                 continue
             partition, checks = plan[number]
-            batch = view[start:end]
+            batch = view[data.start : data.end]
             try:
                 if call.request.acks == -1:
                     partition.check_enough_in_sync()
@@ -432,10 +432,10 @@ class BatchOpening:
 
 
 def _partitions(request: ProduceRequest) -> list[TopicAndIndex]:
-    return [(topic, index) for topic, datas in request.topics for index, _, _ in datas]
+    return [(topic, data.partition) for topic, datas in request.topics for data in datas]
 
 
-def _datas(request: ProduceRequest) -> list[tuple[int, int, int]]:
+def _datas(request: ProduceRequest) -> list[PartitionData]:
     return [data for _, datas in request.topics for data in datas]
 
 

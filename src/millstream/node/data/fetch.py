@@ -80,7 +80,7 @@ class FetchHandler:
             deliver([], error.code, 0)
             return None
         if session is None and _may_repeat_partitions(request):
-            request = _without_repeated_partitions(request)
+            _remove_repeated_partitions(request)
         operation = PendingFetch(self, request, version, session, deliver, refusals, admits)
         operation.start()
         return operation
@@ -107,15 +107,15 @@ def _may_repeat_partitions(request: FetchRequest) -> bool:
     )
 
 
-def _without_repeated_partitions(request: FetchRequest) -> FetchRequest:
-    """The request with each partition once, with its last fields, as in Kafka and as in a session. Else a client could
-    name a partition thousands of times, and each append would cost so many reads of it."""
+def _remove_repeated_partitions(request: FetchRequest) -> None:
+    """Keeps each partition of the request once, with its last fields, as in Kafka and as in a session. Else a client
+    could name a partition thousands of times, and each append would cost so many reads of it."""
     topics: dict[bytes, dict[int, FetchPartition]] = {}
     for topic, fetches in request.topics:
         named = topics.setdefault(topic, {})
         for fetch in fetches:
             named[fetch.partition] = fetch
-    return request._replace(topics=[(topic, list(named.values())) for topic, named in topics.items()])
+    request.topics = [(topic, list(named.values())) for topic, named in topics.items()]
 
 
 class PendingFetch:

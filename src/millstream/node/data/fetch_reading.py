@@ -5,7 +5,7 @@ aborted transactions. No batch is opened or copied: the results are file ranges.
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.fetch import FIRST_WITH_TOPIC_ID, FetchPartition, FetchRequest, PartitionResult
@@ -20,9 +20,9 @@ from millstream.node.server.request import Refusals
 from millstream.node.storage.log.log_reader import Slice, aborted_among
 from millstream.node.storage.log.partition_log import PartitionLog
 
-FIRST_FROM_FOLLOWERS = 11
+FIRST_FROM_FOLLOWERS: Final = 11
 """The first version whose consumers can read from followers."""
-READ_UNCOMMITTED = 0
+READ_UNCOMMITTED: Final = 0
 
 Row = tuple[Key, PartitionResult]
 

@@ -17,7 +17,7 @@ both.
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.model.ordered_set import OrderedSet
@@ -32,10 +32,10 @@ from millstream.node.replicas.partition_table import PartitionDirectory, Partiti
 from millstream.node.replicas.retry_order import LeaderChangeGapGuard, RetryOrderGuard
 from millstream.node.server.request import ProduceResults
 from millstream.node.storage.log.batch_admission import MAX_NAMED_RECORDS, invalid_timestamps
-from millstream.node.transactions.produce import Deliver, ProduceCall, Produced, TransactionalProduce, refused
+from millstream.node.transactions.produce import Append, Deliver, ProduceCall, Produced, Refuse, refused
 
 Results = ProduceResults
-_FLAGS_BYTE = ATTRIBUTES_START + 1
+_FLAGS_BYTE: Final = ATTRIBUTES_START + 1
 """The byte of a batch with the transactional flag."""
 _MIN_NAMED_RECORDS_PER_BATCH = 32
 """A batch with wrong timestamps counts as at least this many of the `MAX_NAMED_RECORDS` of a request, because opening a
@@ -58,6 +58,12 @@ _LOG_STATE_ERRORS = frozenset(
 another leader may accept the batch."""
 
 
+class Verifies(Protocol):
+    """The stage of requests with a transactional id (`TransactionalProduce`)."""
+
+    def verify(self, call: ProduceCall, append: Append, refuse: Refuse) -> Produced: ...
+
+
 class Awaited(NamedTuple):
     """A result that is final when its partition is committed up to an offset, or flushed."""
 
@@ -78,7 +84,7 @@ class ProduceHandler:
         partitions: PartitionTable,
         environment: Environment,
         cluster: PartitionDirectory,
-        transactional: TransactionalProduce,
+        transactional: Verifies,
         opening: BatchOpening,
     ) -> None:
         self._opening = opening
@@ -122,8 +128,8 @@ class ProduceHandler:
         """Refuses a request as a whole, with the batches that its producer sent after it."""
         whole = memoryview(call.buffer)
         for topic, datas in call.request.topics:
-            for index, start, end in datas:
-                self._retry_order.note(topic, index, whole[start:end], error.code)
+            for data in datas:
+                self._retry_order.note(topic, data.partition, whole[data.start : data.end], error.code)
         return refused(call.request, error)
 
     def _append(self, call: ProduceCall) -> Produced:
@@ -144,7 +150,8 @@ class ProduceHandler:
         for topic, datas in request.topics:
             known = topics.get(topic)
             topic_results: list[PartitionResult] = []
-            for index, start, end in datas:
+            for data in datas:
+                index, start, end = data.partition, data.start, data.end
                 number += 1
                 partition = known.get(index) if known is not None else None
                 if partition is None:
@@ -192,7 +199,7 @@ class ProduceHandler:
                     self.errors[error.code] = self.errors.get(error.code, 0) + 1
                     row = _failed(partition, error)
                     if isinstance(error, UnexpectedEndError):
-                        row = row._replace(end_offset=error.end_offset)
+                        row.end_offset = error.end_offset
                         if error.refused_until > partition.high_watermark:
                             at = len(topic_results)
                             awaited.append(
@@ -200,12 +207,14 @@ class ProduceHandler:
                             )
                     topic_results.append(row)
                     continue
-                end_offset = appended[1] + 1
+                end_offset = appended.last_offset + 1
                 if not may_acknowledge(partition, end_offset, acks_all=wants_all):
                     awaited.append(Awaited(partition, topic_results, len(topic_results), end_offset))
-                result = PartitionResult(index, 0, appended[0], appended.log_append_time, appended.log_start_offset)
+                result = PartitionResult(
+                    index, 0, appended.base_offset, appended.log_append_time, appended.log_start_offset
+                )
                 if conditions is not None and (topic, index) in conditions:
-                    result = result._replace(end_offset=end_offset)
+                    result.end_offset = end_offset
                 topic_results.append(result)
             results.append((topic, topic_results))
         if not awaited:

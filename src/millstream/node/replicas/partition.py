@@ -243,10 +243,10 @@ class Partition(LocalPartition):
                 guard=guard,
                 needs_guard=needs_guard,
             )
-        if not appended[4]:  # else it was a repetition
+        if not appended.duplicate:  # else it was a repetition
             traffic = self.traffic
             traffic.received_bytes += len(batches)
-            traffic.received_records += appended[1] - appended[0] + 1
+            traffic.received_records += appended.last_offset - appended.base_offset + 1
         if self._leader is None and not self.waiters:
             self.high_watermark = log.log_end_offset
         else:

@@ -79,7 +79,7 @@ class DataRights:
             request.transactional_id.decode(errors="replace"),
         ):
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return request._replace(topics=[]), [(topic, _failed(rows, code)) for topic, rows in request.topics]
+            return request.with_topics([]), [(topic, _failed(rows, code)) for topic, rows in request.topics]
         tables = self._topics(peer, _WRITE)
         codes = tables.by_id if version >= produce_codec.FIRST_WITH_TOPIC_ID else tables.by_name
         for topic, _ in request.topics:
@@ -92,7 +92,7 @@ class DataRights:
     ) -> tuple[produce_codec.ProduceRequest, ProduceResults]:
         allowed = [(topic, rows) for topic, rows in request.topics if not codes[topic]]
         refused = [(topic, rows) for topic, rows in request.topics if codes[topic]]
-        return request._replace(topics=allowed), [(topic, _failed(rows, _REFUSED)) for topic, rows in refused]
+        return request.with_topics(allowed), [(topic, _failed(rows, _REFUSED)) for topic, rows in refused]
 
     def fetch(self, request: fetch_codec.FetchRequest, version: int, peer: Peer) -> Refusals | None:
         """The error codes of topics for this fetch; None if it may read everything."""

@@ -13,7 +13,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from millstream.formats.model.access_control import ANONYMOUS
 from millstream.node.server.fair_turns import FairTurns
@@ -25,20 +25,19 @@ from millstream.node.server.service import Authentication, Part, Parts, Peer, Pe
 SCRATCH_BYTES = 64 << 10
 """The size of one read: a busy connection must not keep the event loop from the others."""
 
-TURN_REQUESTS = 64
-TURN_SECONDS = 0.002
+TURN_REQUESTS: Final = 64
+TURN_SECONDS: Final = 0.002
 """The budget of a connection in one turn of the event loop."""
 
 _STALLED_SECONDS = 10.0
 _MIN_BYTES_PER_SECOND = 32 << 10
-COPIED_FILE_BYTES = 32 << 10
+COPIED_FILE_BYTES: Final = 32 << 10
 """File ranges up to this size are copied and sent in one call with the bytes around them, which costs less than a call
 for each piece. They are copied when they are sent, so a slow peer takes no memory."""
-_GATHERED_BYTES = 64 << 10
+_GATHERED_BYTES: Final = 64 << 10
 
-_BYTES = (bytes, bytearray)
-_SIZE = struct.Struct(">i")
-_MIN_FRAME_BYTES = 8  # api key, version, correlation id
+_SIZE: Final = struct.Struct(">i")
+_MIN_FRAME_BYTES: Final = 8  # api key, version, correlation id
 _TLS_HANDSHAKE, _TLS_MAJOR_VERSION = 0x16, 0x03
 """The first bytes of a client that uses TLS."""
 
@@ -95,8 +94,10 @@ class Connection:
         "_responses",
         "_rest",
         "_shared",
+        "_stopwatch",
         "_tenant",
         "_transport",
+        "_turns",
         "_unsent",
         "_yielded",
         "closed",
@@ -108,6 +109,8 @@ class Connection:
     def __init__(self, transport: Transport, peer: Peer, shared: ListenerState) -> None:
         self._transport = transport
         self._shared = shared
+        self._turns = shared.turns
+        self._stopwatch = shared.stopwatch
         self.peer = peer
         self.closed = False
         self.opened = self.last_active = shared.now()
@@ -138,10 +141,9 @@ class Connection:
     # Reading
 
     def _on_readable(self) -> None:
-        shared = self._shared
         if self.peer.principal != self._principal:
             self._change_tenant()
-        turns = shared.turns
+        turns = self._turns
         if turns.is_shared and turns.must_wait(self._tenant):
             self._yielded = True
             self._transport.watch_readable(None)
@@ -159,7 +161,7 @@ class Connection:
 
     def _change_tenant(self) -> None:
         """The client has authenticated since the last read."""
-        turns = self._shared.turns
+        turns = self._turns
         turns.leave(self._tenant)
         self._principal = self.peer.principal
         self._tenant = turns.join(_tenant_name(self.peer))
@@ -199,14 +201,14 @@ class Connection:
         if self._frame_filled == self._frame_size:
             self._frame_view.release()
             self._frame = None
-            begun = self._shared.stopwatch()
+            begun = self._stopwatch()
             try:
                 self._corked = True
                 self._handle_frame(frame, 0, self._frame_size)
             finally:
                 self._memory.give_back(frame, self._frame_size)
             self._uncork()
-            self._tenant.spent += self._shared.stopwatch() - begun
+            self._tenant.spent += self._stopwatch() - begun
 
     def _handle_frames(self, buffer: bytearray, position: int, end: int) -> None:
         """Handles the frames in buffer[position:end] and keeps the rest."""
@@ -214,12 +216,13 @@ class Connection:
         smallest, largest = _MIN_FRAME_BYTES, shared.max_frame_bytes
         if self.peer.authentication is not None:
             smallest, largest = self.peer.authentication.frame_limits(largest)
-        left, begun = TURN_REQUESTS, shared.stopwatch()
-        is_shared = shared.turns.is_shared
-        until = shared.turns.deadline(self._tenant, begun) if is_shared else begun + TURN_SECONDS
+        turns, stopwatch = self._turns, self._stopwatch
+        left, begun = TURN_REQUESTS, stopwatch()
+        is_shared = turns.is_shared
+        until = turns.deadline(self._tenant, begun) if is_shared else begun + TURN_SECONDS
         self._corked = True
         while end - position >= 4 and not self._paused and not self.closed:
-            (size,) = _SIZE.unpack_from(buffer, position)
+            size: int = _SIZE.unpack_from(buffer, position)[0]
             if not smallest <= size <= largest:
                 if self._take_http(buffer, position, end):
                     return
@@ -246,7 +249,7 @@ class Connection:
             self._handle_frame(buffer, start, start + size)
             position = start + size
             left -= 1
-            if (left <= 0 or shared.stopwatch() > until) and position < end and not self._paused and not self.closed:
+            if position < end and (left <= 0 or stopwatch() > until) and not self._paused and not self.closed:
                 self._yield()
                 break
             if self._unsent > self._shared.max_unsent_bytes:
@@ -261,13 +264,13 @@ class Connection:
             self._rest = bytes(buffer[position:end])
         self._uncork()
         if is_shared:
-            self._tenant.spent += shared.stopwatch() - begun
+            self._tenant.spent += stopwatch() - begun
 
     def _yield(self) -> None:
         """Serves other connections before more requests of this one."""
         self._yielded = True
         self._transport.watch_readable(None)
-        turns = self._shared.turns
+        turns = self._turns
         if turns.is_shared:
             turns.wait(self._tenant, self._continue_after_yield)
         else:
@@ -329,7 +332,7 @@ class Connection:
             if self._responses:
                 done = Pending()
                 done.resolve(response)
-                done.held_bytes = sum(len(part) for part in response if isinstance(part, _BYTES))
+                done.held_bytes = sum(len(part) for part in response if isinstance(part, (bytes, bytearray)))
                 self._unsent += done.held_bytes
                 self._responses.append(done)
             else:
@@ -420,7 +423,7 @@ class Connection:
         if self.closed:
             return
         for part in parts:
-            if isinstance(part, _BYTES):
+            if isinstance(part, (bytes, bytearray)):
                 self._unsent += len(part)
             self._out.append(part)
         if not self._corked and not self._blocked:
@@ -459,7 +462,7 @@ class Connection:
         out, transport = self._out, self._transport
         while out:
             part = out[0] if len(out) == 1 or self._out_sent else self._gather()
-            if isinstance(part, _BYTES):
+            if isinstance(part, (bytes, bytearray)):
                 sent = self._out_sent
                 count = transport.send(memoryview(part)[sent:] if sent else part)
                 self._unsent -= count
@@ -482,7 +485,7 @@ class Connection:
         size = 0
         while out and size < _GATHERED_BYTES:
             part = out[0]
-            if not isinstance(part, _BYTES):
+            if not isinstance(part, (bytes, bytearray)):
                 if part.length > COPIED_FILE_BYTES:
                     break
                 part = part.file.read_at(part.position, part.length)
@@ -513,7 +516,7 @@ class Connection:
             self._mute.cancel()
             self._mute = None
         self.peer.throttle = None
-        self._shared.turns.leave(self._tenant)
+        self._turns.leave(self._tenant)
         for response in self._responses:
             response.abandon()
         self._responses.clear()

@@ -53,6 +53,8 @@ _MAX_BYTES_READ_AT_ONCE: Final = 8 << 10
 
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _RESPONSE_HEAD: Final = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE_HEAD: Final = struct.Struct(">iix")
+"""With a zero: no tagged fields."""
 _SIZE: Final = struct.Struct(">i")
 _KEY: Final = struct.Struct(">h")
 _log = logging.getLogger("millstream.broker")
@@ -139,7 +141,8 @@ class Dispatcher:
                 return response
         if end - start < _REQUEST_HEAD.size:
             raise Refused("frame is shorter than a request header")
-        key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(buffer, start)
+        head: tuple[int, int, int, int] = _REQUEST_HEAD.unpack_from(buffer, start)
+        key, version, correlation_id, length = head
         position = start + _REQUEST_HEAD.size
         if length > 0:
             position += length
@@ -275,7 +278,7 @@ class Dispatcher:
         throttle = None
         if client is not None and request.replica_id < 0:
             throttle = FetchThrottle(client, peer, self._now, begun)
-            request = throttle.limited(request)
+            throttle.limit(request)
 
         def deliver(topics: FetchTopics, error: int, session_id: int) -> None:
             throttle_ms = 0 if throttle is None else throttle.ended()
@@ -555,10 +558,8 @@ def _skip_header_tags(buffer: bytes | bytearray, position: int, end: int) -> int
 
 
 def _head(correlation_id: int, flexible: bool) -> bytearray:
-    head = bytearray(_RESPONSE_HEAD.pack(0, correlation_id))
-    if flexible:
-        head.append(0)
-    return head
+    layout = _FLEXIBLE_RESPONSE_HEAD if flexible else _RESPONSE_HEAD
+    return bytearray(layout.pack(0, correlation_id))
 
 
 def _response_head(schema: Schema, version: int, correlation_id: int) -> bytearray:

@@ -89,12 +89,11 @@ class FetchThrottle:
         self._arrival_s: float | None = None
         self._throttle_ms = 0
 
-    def limited(self, request: FetchRequest) -> FetchRequest:
-        """The request, with a limit of bytes that the quota allows after a pause."""
+    def limit(self, request: FetchRequest) -> None:
+        """Gives the request a limit of bytes that the quota allows after a pause."""
         largest = self._client.largest_fetch_bytes
-        if largest is None or largest >= request.max_bytes:
-            return request
-        return request._replace(max_bytes=largest, min_bytes=min(request.min_bytes, largest))
+        if largest is not None and largest < request.max_bytes:
+            request.max_bytes, request.min_bytes = largest, min(request.min_bytes, largest)
 
     def admits(self, size: int) -> bool:
         """Whether records of this size may be sent now. If not, the response is empty and has a throttle time."""

@@ -213,11 +213,11 @@ class TransactionalProduce:
             known = topics.get(topic)
             if known is None:
                 return False
-            for index, start, end in datas:
-                partition = known.get(index)
+            for data in datas:
+                partition, start = known.get(data.partition), data.start
                 if (
                     partition is None
-                    or end - start < HEADER_SIZE
+                    or data.end - start < HEADER_SIZE
                     or not buffer[start + _FLAGS_BYTE] & TRANSACTIONAL_BIT
                 ):
                     return False
@@ -236,10 +236,10 @@ class TransactionalProduce:
         found: _Batches | None = None
         for topic, datas in request.topics:
             known = topics.get(topic)
-            for index, start, end in datas:
-                if end - start < HEADER_SIZE:
+            for data in datas:
+                if data.end - data.start < HEADER_SIZE:
                     continue  # the log refuses it with the reason
-                header = HEADER.unpack_from(buffer, start)
+                header = HEADER.unpack_from(buffer, data.start)
                 attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
                 if not attributes & TRANSACTIONAL_BIT or producer_id < 0:
                     continue
@@ -250,7 +250,7 @@ class TransactionalProduce:
                     raise KafkaError(
                         ErrorCode.INVALID_PRODUCER_ID_MAPPING, "all batches of a transaction must have one producer id"
                     )
-                partition = known.get(index) if known is not None else None
+                partition = known.get(data.partition) if known is not None else None
                 if partition is not None:
                     found.partitions.append((partition, sequence))
         if found is not None and request.acks != _ALL_IN_SYNC:
@@ -360,7 +360,7 @@ class TransactionalProduce:
 def refused(request: ProduceRequest, error: KafkaError) -> ProduceResults:
     """The results that refuse a request as a whole."""
     return [
-        (topic, [PartitionResult(index, error.code, message=error.message) for index, _, _ in datas])
+        (topic, [PartitionResult(data.partition, error.code, message=error.message) for data in datas])
         for topic, datas in request.topics
     ]
 
@@ -381,8 +381,8 @@ def copied(request: ProduceRequest, buffer: bytearray) -> tuple[ProduceRequest, 
     topics = []
     for topic, datas in request.topics:
         moved = []
-        for index, start, end in datas:
-            moved.append(PartitionData(index, len(copy), len(copy) + end - start))
-            copy += view[start:end]
+        for data in datas:
+            moved.append(PartitionData(data.partition, len(copy), len(copy) + data.end - data.start))
+            copy += view[data.start : data.end]
         topics.append((topic, moved))
-    return request._replace(topics=topics), copy
+    return request.with_topics(topics), copy

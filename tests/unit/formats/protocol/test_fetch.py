@@ -65,38 +65,50 @@ def test_parse_finds_what_the_schema_codec_wrote(version: int, seed: int) -> Non
         found: bytes = topic.topic_id.bytes if by_id else topic.topic.encode()
         return found
 
-    assert request == (
-        values["replica_id"],
-        message.max_wait_ms,
-        message.min_bytes,
-        message.max_bytes,
-        message.isolation_level,
-        message.session_id,
-        message.session_epoch,
-        [
-            (
-                key(topic),
-                [
-                    (
-                        p.partition,
-                        p.current_leader_epoch,
-                        p.fetch_offset,
-                        p.last_fetched_epoch,
-                        p.log_start_offset,
-                        p.partition_max_bytes,
-                        p.replica_directory_id.bytes if p.replica_directory_id.int else None,
-                        p.high_watermark,
-                    )
-                    for p in topic.partitions
-                ],
-            )
-            for topic in message.topics
-        ],
-        [(key(topic), topic.partitions) for topic in message.forgotten_topics_data],
-        message.rack_id.encode(),
-        message.replica_state.replica_epoch,
-        None if message.cluster_id is None else message.cluster_id.encode(),
-    )
+    assert (request.replica_id, request.replica_epoch) == (values["replica_id"], message.replica_state.replica_epoch)
+    assert (request.max_wait_ms, request.isolation_level) == (message.max_wait_ms, message.isolation_level)
+    assert (request.min_bytes, request.max_bytes) == (message.min_bytes, message.max_bytes)
+    assert (request.session_id, request.session_epoch) == (message.session_id, message.session_epoch)
+    assert request.rack_id == message.rack_id.encode()
+    assert request.cluster_id == (None if message.cluster_id is None else message.cluster_id.encode())
+    assert request.forgotten == [(key(topic), topic.partitions) for topic in message.forgotten_topics_data]
+    assert [
+        (
+            topic,
+            [
+                (
+                    p.partition,
+                    p.current_leader_epoch,
+                    p.fetch_offset,
+                    p.last_fetched_epoch,
+                    p.log_start_offset,
+                    p.max_bytes,
+                    p.replica_directory_id,
+                    p.high_watermark,
+                )
+                for p in partitions
+            ],
+        )
+        for topic, partitions in request.topics
+    ] == [
+        (
+            key(topic),
+            [
+                (
+                    p.partition,
+                    p.current_leader_epoch,
+                    p.fetch_offset,
+                    p.last_fetched_epoch,
+                    p.log_start_offset,
+                    p.partition_max_bytes,
+                    p.replica_directory_id.bytes if p.replica_directory_id.int else None,
+                    p.high_watermark,
+                )
+                for p in topic.partitions
+            ],
+        )
+        for topic in message.topics
+    ]
 
 
 @dataclass
@@ -150,7 +162,8 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
     for decoded, (topic, results) in zip(message.responses, topics, strict=True):
         assert (decoded.topic_id.bytes if by_id else decoded.topic.encode()) == topic
         for row, result in zip(decoded.partitions, results, strict=True):
-            assert (row.partition_index, row.error_code, row.high_watermark, row.last_stable_offset) == result[:4]
+            assert (row.partition_index, row.error_code) == (result.partition, result.error)
+            assert (row.high_watermark, row.last_stable_offset) == (result.high_watermark, result.last_stable_offset)
             assert row.log_start_offset == (result.log_start_offset if version >= 5 else -1)
             assert (row.records or b"") == (result.records.content if isinstance(result.records, Stretch) else b"")
             aborted = row.aborted_transactions

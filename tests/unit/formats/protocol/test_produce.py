@@ -92,7 +92,8 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
     for decoded, (topic, results) in zip(message.responses, topics, strict=True):
         assert (decoded.topic_id == UUID(bytes=topic)) if by_id else (decoded.name == topic.decode())
         for row, result in zip(decoded.partition_responses, results, strict=True):
-            assert (row.index, row.error_code, row.base_offset, row.log_append_time_ms) == result[:4]
+            assert (row.index, row.error_code) == (result.partition, result.error)
+            assert (row.base_offset, row.log_append_time_ms) == (result.base_offset, result.log_append_time_ms)
             assert row.log_start_offset == (result.log_start_offset if version >= 5 else -1)
             assert row.error_message == (result.message if version >= 8 else None)
             told = tuple((each.batch_index, each.batch_index_error_message) for each in row.record_errors)

@@ -11,9 +11,11 @@ from millstream.node.data.fetch_sessions import FetchSession, FetchSessions
 PARTITION = FetchPartition(0, -1, 0, -1, -1, 1 << 20)
 
 
-def request(session_id: int = 0, epoch: int = 0, topics: tuple[bytes, ...] = (b"t",)) -> FetchRequest:
+def request(
+    session_id: int = 0, epoch: int = 0, topics: tuple[bytes, ...] = (b"t",), *, replica_id: int = -1
+) -> FetchRequest:
     wanted = [(topic, [PARTITION]) for topic in topics]
-    return FetchRequest(-1, 0, 1, 1 << 20, 0, session_id, epoch, wanted, [], b"")
+    return FetchRequest(replica_id, 0, 1, 1 << 20, 0, session_id, epoch, wanted, [], b"")
 
 
 def begin(sessions: FetchSessions, now: float) -> FetchSession | None:
@@ -58,13 +60,13 @@ def test_a_new_full_fetch_replaces_the_session_it_names() -> None:
 def test_a_follower_always_finds_room() -> None:
     sessions = FetchSessions(2, random.Random(1))
     consumer = begin(sessions, 0.0)
-    follower = sessions.resolve(request()._replace(replica_id=2), 12, 1.0)
-    another = sessions.resolve(request()._replace(replica_id=3), 12, 2.0)
+    follower = sessions.resolve(request(replica_id=2), 12, 1.0)
+    another = sessions.resolve(request(replica_id=3), 12, 2.0)
     assert consumer is not None and follower is not None and another is not None
     assert len(sessions) == 2
     with pytest.raises(KafkaError):
         sessions.resolve(request(consumer.id, 1, ()), 12, 3.0)
     assert sessions.resolve(request(follower.id, 1, ()), 12, 4.0) is follower
     assert begin(sessions, 5.0) is None, "a consumer does not take a follower's place"
-    assert sessions.resolve(request()._replace(replica_id=4), 12, 6.0) is None, "nor does another follower"
+    assert sessions.resolve(request(replica_id=4), 12, 6.0) is None, "nor does another follower"
     assert begin(sessions, 200.0) is not None, "unless it was not used for long"

@@ -57,7 +57,8 @@ def test_offsets_and_epoch_are_stamped_outside_the_checksum(node: Node) -> None:
     assert append(log, b"a", b"b", b"c") == 0
     sent = batch(b"d", b"e")
     appended = log.append(sent, leader_epoch=7, now_ms=NOW)
-    assert appended == (3, 4, -1, 0, False)
+    assert (appended.base_offset, appended.last_offset, appended.log_start_offset) == (3, 4, 0)
+    assert (appended.log_append_time, appended.duplicate) == (-1, False)
     stored = read(log, 3).read()
     header = read_header(stored)
     assert (header.base_offset, header.last_offset, header.leader_epoch) == (3, 4, 7)

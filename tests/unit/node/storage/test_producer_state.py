@@ -96,7 +96,8 @@ def test_a_repetition_gets_the_first_offsets_from_the_log(node: Node) -> None:
         log.append(batch(b"a", b"b", producer_id=5, producer_epoch=0, sequence=sequence), leader_epoch=0, now_ms=NOW)
     size = log.size_bytes
     again = log.append(batch(b"a", b"b", producer_id=5, producer_epoch=0, sequence=0), leader_epoch=0, now_ms=NOW)
-    assert again == (0, 1, -1, 0, True)
+    assert (again.base_offset, again.last_offset, again.log_start_offset) == (0, 1, 0)
+    assert (again.log_append_time, again.duplicate) == (-1, True)
     assert log.size_bytes == size
     with pytest.raises(KafkaError):
         append(log, b"x", producer_id=5, producer_epoch=0, sequence=9)

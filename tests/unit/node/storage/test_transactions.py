@@ -143,7 +143,8 @@ def test_a_marker_has_the_append_time_where_the_topic_wants_it(node: Node) -> No
     appended = log.append_marker(Marker(1, 0, 0, True, 2), leader_epoch=4, now_ms=NOW + 5)
     header = read_header(read(log).read())
     assert header.has_log_append_time and header.max_timestamp == NOW + 5 and header.leader_epoch == 4
-    assert appended == (0, 0, NOW + 5, 0, False)
+    assert (appended.base_offset, appended.last_offset, appended.log_start_offset) == (0, 0, 0)
+    assert (appended.log_append_time, appended.duplicate) == (NOW + 5, False)
 
 
 def test_markers_of_earlier_epochs_are_refused(node: Node) -> None:
@@ -196,7 +197,9 @@ def test_the_response_to_a_repeated_batch_has_its_first_offset(node: Node) -> No
     write(log, 1, 0, b"a", b"b")
     write(log, 1, 2)
     data = batch(b"a", b"b", producer_id=1, producer_epoch=0, sequence=0, attributes=TRANSACTIONAL)
-    assert log.append(data, leader_epoch=0, now_ms=NOW) == (0, 1, -1, 0, True)
+    again = log.append(data, leader_epoch=0, now_ms=NOW)
+    assert (again.base_offset, again.last_offset, again.log_append_time, again.log_start_offset) == (0, 1, -1, 0)
+    assert again.duplicate
     commit(log, 1)
     assert log.append(data, leader_epoch=0, now_ms=NOW, needs_guard=True).duplicate
     assert log.open_transactions() == {}

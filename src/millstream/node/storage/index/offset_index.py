@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from operator import lt
 from struct import Struct
 from sys import byteorder
+from typing import Final
 
-ENTRY = Struct(">ii")
-ENTRY_SIZE = ENTRY.size
-MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+ENTRY: Final = Struct(">ii")
+ENTRY_SIZE: Final = ENTRY.size
+MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
 NO_ENTRY = (-1, 0)
 """The entry before the first one (the segment's start) and after the last one."""
 

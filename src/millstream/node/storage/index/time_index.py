@@ -9,14 +9,15 @@ from array import array
 from bisect import bisect_right
 from struct import Struct
 from sys import byteorder
+from typing import Final
 
 from millstream.formats.records.batch import BatchHeader
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.file_formats import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_file
 from millstream.node.storage.index.offset_index import OffsetIndex, is_strictly_increasing
 
-ENTRY = Struct(">qi")
-ENTRY_SIZE = ENTRY.size
+ENTRY: Final = Struct(">qi")
+ENTRY_SIZE: Final = ENTRY.size
 
 _unpack_from = ENTRY.unpack_from
 
@@ -114,7 +115,7 @@ def is_sound(data: bytes | memoryview) -> bool:
 
 
 DEFAULT_INTERVAL_BYTES = 4096
-NO_TIMESTAMP = -1
+NO_TIMESTAMP: Final = -1
 
 
 class IndexBuilder:

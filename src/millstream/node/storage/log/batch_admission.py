@@ -7,7 +7,7 @@ of Kafka's LogValidator, as far as headers can tell.
 With `message.timestamp.type=CreateTime` and `compression.type=producer`, the defaults, no batch is converted.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -58,20 +58,20 @@ from millstream.node.storage.log.producer_state import NO_TRANSACTION, ProducerS
 Header = tuple[int, ...]
 """The fields of `records.batch.BatchHeader` as a plain tuple: a named tuple would cost more than the checks."""
 
-LOG_APPEND_TIME = "LogAppendTime"
-_REFUSED_ATTRIBUTES = CONTROL_BIT | LOG_APPEND_TIME_BIT
-_LAST_CODEC = 4
-MAX_WALKED_BYTES = 64 << 10
+LOG_APPEND_TIME: Final = "LogAppendTime"
+_REFUSED_ATTRIBUTES: Final = CONTROL_BIT | LOG_APPEND_TIME_BIT
+_LAST_CODEC: Final = 4
+MAX_WALKED_BYTES: Final = 64 << 10
 MAX_WALKED_RECORDS = 10_000 if IS_COMPILED else 10
 """In uncompressed batches of up to this size and count the records are checked too, in a few nanoseconds each
 (ADR 25)."""
-MAX_NAMED_RECORDS = 500
+MAX_NAMED_RECORDS: Final = 500
 _NAMED = OpeningLimits(64 << 10, MAX_NAMED_RECORDS)
 """In a batch of up to this, the error names the records with a wrong timestamp."""
-_MAX_RECORDS = MAX_DECOMPRESSED_BYTES // MINIMUM_RECORD_BYTES
-_FOREVER = 1 << 64
+_MAX_RECORDS: Final = MAX_DECOMPRESSED_BYTES // MINIMUM_RECORD_BYTES
+_FOREVER: Final = 1 << 64
 
-_unpack_from = HEADER.unpack_from
+_unpack_from: Final = HEADER.unpack_from
 
 
 def admit(
@@ -89,7 +89,7 @@ def admit(
     total = len(batch)
     if total < HEADER_SIZE:
         raise refusal(batch, config, now_ms)
-    header = _unpack_from(batch)
+    header: Header = _unpack_from(batch)  # with its type, compiled code compares plain numbers
     _, length, _, magic, crc, attributes, delta, base_timestamp, max_timestamp, producer_id, epoch, sequence, count = (
         header
     )
@@ -185,7 +185,7 @@ def read_headers(batches: Bytes) -> list[Header]:
     while position < total:
         if total - position < HEADER_SIZE:
             raise _corrupt("less than a batch header at the end")
-        header = _unpack_from(batches, position)
+        header: Header = _unpack_from(batches, position)
         end = position + LOG_OVERHEAD + header[1]
         if header[3] != MAGIC_V2 or header[1] < MINIMUM_LENGTH or end > total:
             raise _corrupt(f"the batch at byte {position} is not whole")
@@ -297,7 +297,7 @@ def _corrupt(reason: str) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, reason)
 
 
-PRODUCER_COMPRESSION = "producer"
+PRODUCER_COMPRESSION: Final = "producer"
 
 
 def wants_conversion(config: LogConfig) -> bool:

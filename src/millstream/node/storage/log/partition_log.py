@@ -11,6 +11,7 @@ search by time (`time_search`), and the part that is no longer on this disk (`ti
 """
 
 import logging
+from typing import Final
 from uuid import UUID
 
 from millstream.config.topic_config import LogConfig
@@ -56,7 +57,7 @@ _log = logging.getLogger("millstream.storage")
 QUICK_REPLAY_BYTES = 1 << 20
 """A segment up to this size is read at the next start faster than its empty snapshot is written now."""
 
-_pack_placement = PLACEMENT.pack_into
+_pack_placement: Final = PLACEMENT.pack_into
 
 
 class PartitionLog:

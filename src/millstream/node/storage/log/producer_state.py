@@ -7,7 +7,7 @@ appended before its first. The file format is in `producer_snapshots`.
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, VerificationGuard
@@ -52,9 +52,9 @@ class Transactions:
         return ended[0][0] if first_open is None else min(first_open, ended[0][0])
 
 
-REMEMBERED_BATCHES = 5
-NO_EPOCH = -1
-NO_TRANSACTION = -1
+REMEMBERED_BATCHES: Final = 5
+NO_EPOCH: Final = -1
+NO_TRANSACTION: Final = -1
 
 
 class WrittenBatch(NamedTuple):

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_right
 from errno import ENOENT
 from threading import Lock
+from typing import Final
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
@@ -31,7 +32,7 @@ from millstream.node.storage.log.files import own
 
 _log = logging.getLogger("millstream.storage")
 
-TAIL_BATCHES = 128
+TAIL_BATCHES: Final = 128
 """How many of the latest batches are in the table of the active segment; it holds up to twice as many."""
 READ_HINTS = 16
 SEARCH_BLOCK_BYTES = 8192
