@@ -46,7 +46,9 @@ def http(kafka: apache_kafka.ApacheKafkaBroker) -> Iterator[httpx.Client]:
 
 
 def made(http: httpx.Client, topic: str, partitions: int = 2) -> str:
-    response = http.post("/topics", json={"name": topic, "partitions": partitions, "replication_factor": 1})
+    configs = {"retention.ms": "-1"}  # some records are from 1970
+    body = {"name": topic, "partitions": partitions, "replication_factor": 1, "configs": configs}
+    response = http.post("/topics", json=body)
     assert response.status_code == 201, response.text
     return topic
 

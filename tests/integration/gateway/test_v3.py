@@ -268,7 +268,7 @@ def test_responses_come_while_records_are_still_sent(gateway: Gateway, api: http
 
 def test_timestamps_keep_their_milliseconds(api: httpx.Client, broker: EmbeddedBroker) -> None:
     """A millisecond is not lost on the way, and what librdkafka would take for now is refused."""
-    topic = make_topic(broker, 1)
+    topic = make_topic(broker, 1, retention_ms="-1")  # a record is from 1970
     times = {"1970-01-01T00:00:01.001Z": 1_001, "2023-11-14T22:13:20.123": 1_700_000_000_123}
     refused = ["1970-01-01T00:00:00Z", "1970-01-01T01:00:00+01:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00"]
     body = b"".join(json.dumps({"timestamp": at}).encode() for at in (*times, *refused))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -67,7 +67,7 @@ def tools(cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_kafka_topics_spreads_leaders_and_replicas(tools: Tools) -> None:
     tools("kafka-topics", "--create", "--topic", "spread", "--partitions", "6", "--replication-factor", "3")
-    spread = eventually(lambda: _complete(tools, "spread"))
+    spread = eventually(lambda: _complete(tools, "spread", 6))
     leaders = sorted(row["Leader"] for row in spread.values())
     assert leaders == ["1", "1", "2", "2", "3", "3"]
     assert all(sorted(row["Replicas"].split(",")) == ["1", "2", "3"] for row in spread.values())
@@ -75,7 +75,7 @@ def test_kafka_topics_spreads_leaders_and_replicas(tools: Tools) -> None:
     tools(
         "kafka-topics", "--alter", "--topic", "placed", "--partitions", "4", "--replica-assignment", "1:2,2:3,3:1,1:3"
     )
-    placed = eventually(lambda: _complete(tools, "placed"))
+    placed = eventually(lambda: _complete(tools, "placed", 4))
     assert [row["Replicas"] for row in placed.values()] == ["1,2", "2,3", "3,1", "1,3"]
     assert [row["Leader"] for row in placed.values()] == ["1", "2", "3", "1"]
     for mode in ("--under-replicated-partitions", "--unavailable-partitions", "--under-min-isr-partitions"):
@@ -86,8 +86,10 @@ def test_kafka_topics_spreads_leaders_and_replicas(tools: Tools) -> None:
     assert not {"large", "nowhere"} & set(tools("kafka-topics", "--list").split())
 
 
-def _complete(tools: Tools, topic: str) -> dict[int, dict[str, str]]:
+def _complete(tools: Tools, topic: str, partitions: int) -> dict[int, dict[str, str]]:
+    """The partitions of a topic, all with all replicas in sync. Any broker may be asked, and one may be behind."""
     rows = tools.described(topic)
+    assert len(rows) == partitions, rows
     assert all(sorted(row["Isr"].split(",")) == sorted(row["Replicas"].split(",")) for row in rows.values()), rows
     return rows
 
@@ -112,28 +114,49 @@ def test_reassignment_with_a_throttle(cluster: EmbeddedCluster, tools: Tools, tm
     assert "Successfully started" in reassign("--execute", "--throttle", "10000", replicas=[1, 3])
     listed = tools.run("kafka-reassign-partitions", *tools.controllers, "--list")
     assert "moved-0: replicas: 1,3,2. adding: 3. removing: 2." in listed
-    row = tools.described("moved")[0]
-    assert (row["Adding Replicas"], row["Removing Replicas"], row["Isr"]) == ("3", "2", "1,2")
     entity = ("--describe", "--entity-type", "topics", "--entity-name", "moved")
-    assert "follower.replication.throttled.replicas=0:3" in tools("kafka-configs", *entity)
+
+    # Any broker may be asked, and one may hear of a change a moment later than another.
+    def shows(**expected: str) -> None:
+        def check() -> None:
+            row = tools.described("moved")[0]
+            assert {name: row.get(name.replace("_", " ")) for name in expected} == expected
+
+        eventually(check)
+
+    def is_throttled(*, expected: bool) -> None:
+        def check() -> None:
+            said = tools("kafka-configs", *entity)
+            assert ("throttled" in said) == ("follower.replication.throttled.replicas=0:3" in said) == expected
+
+        eventually(check)
+
+    def no_move() -> None:
+        assert "No partition reassignments found" in tools("kafka-reassign-partitions", "--list")
+
+    shows(Adding_Replicas="3", Removing_Replicas="2", Isr="1,2")
+    is_throttled(expected=True)
     assert "Successfully cancelled" in reassign("--cancel", replicas=[1, 3])
-    assert "No partition reassignments found" in tools("kafka-reassign-partitions", "--list")
-    assert tools.described("moved")[0]["Replicas"] == "1,2"
-    assert "throttled" not in tools("kafka-configs", *entity)
+    eventually(no_move)
+    shows(Replicas="1,2")
+    is_throttled(expected=False)
 
     # And once at full speed, up to its end.
     reassign("--execute", "--throttle", "100000000", replicas=[3, 1])
+
+    def both_in_sync() -> None:
+        assert sorted(tools.described("moved")[0]["Isr"].split(",")) == ["1", "3"]
 
     def done() -> None:
         assert "is completed" in reassign("--verify", replicas=[3, 1])
 
     eventually(done)
-    row = tools.described("moved")[0]
-    assert (row["Replicas"], row["Isr"].split(",")[0] in "31", row["Leader"]) == ("3,1", True, "1")
-    assert "throttled" not in tools("kafka-configs", *entity)
+    shows(Replicas="3,1", Leader="1")
+    eventually(both_in_sync)
+    is_throttled(expected=False)
     elected = tools("kafka-leader-election", "--election-type", "preferred", "--topic", "moved", "--partition", "0")
     assert "Successfully completed" in elected
-    assert tools.described("moved")[0]["Leader"] == "3"
+    shows(Leader="3")
     assert tools("kafka-get-offsets", "--topic", "moved").split() == ["moved:0:600", "moved:1:0"]
     brokers = json.loads(tools("kafka-log-dirs", "--describe", "--topic-list", "moved").splitlines()[-1])["brokers"]
     held = {row["broker"]: {each["partition"] for each in row["logDirs"][0]["partitions"]} for row in brokers}
@@ -145,9 +168,13 @@ def test_settings_of_one_broker_and_of_all(cluster: EmbeddedCluster, tools: Tool
     tools("kafka-configs", "--alter", *everywhere, "--add-config", "log.retention.ms=7200000")
     second = ("--entity-type", "brokers", "--entity-name", "2")
     tools.run("kafka-configs", *tools.controllers, "--alter", *second, "--add-config", "message.max.bytes=2000000")
-    for bootstrap in (tools.brokers, tools.controllers):
-        assert "log.retention.ms=7200000" in tools.run("kafka-configs", *bootstrap, "--describe", *everywhere)
-        assert "message.max.bytes=2000000" in tools.run("kafka-configs", *bootstrap, "--describe", *second)
+
+    def shown_by_all() -> None:
+        for bootstrap in (tools.brokers, tools.controllers):
+            assert "log.retention.ms=7200000" in tools.run("kafka-configs", *bootstrap, "--describe", *everywhere)
+            assert "message.max.bytes=2000000" in tools.run("kafka-configs", *bootstrap, "--describe", *second)
+
+    eventually(shown_by_all)
 
     def known_to_all() -> None:
         for number in cluster.brokers:
@@ -160,7 +187,11 @@ def test_settings_of_one_broker_and_of_all(cluster: EmbeddedCluster, tools: Tool
 
     eventually(known_to_all)
     tools("kafka-configs", "--alter", *everywhere, "--delete-config", "log.retention.ms")
-    assert "log.retention.ms" not in tools("kafka-configs", "--describe", *everywhere)
+
+    def removed() -> None:
+        assert "log.retention.ms" not in tools("kafka-configs", "--describe", *everywhere)
+
+    eventually(removed)
     assert "cluster.id" not in tools("kafka-configs", "--describe", *everywhere)
     assert "cluster.id" in tools.refused("kafka-configs", "--alter", *everywhere, "--add-config", "cluster.id=x")
 
@@ -190,8 +221,7 @@ def test_voters_come_and_go(cluster: EmbeddedCluster, tools: Tools) -> None:
     assert "kraft.version" in tools.refused(quorum, *remove)
     assert "was upgraded to 1" in tools("kafka-features", "upgrade", "--feature", "kraft.version=1")
     for at in (tools.brokers, tools.controllers):
-        said = tools.run("kafka-features", *at, "describe")
-        assert re.search(r"kraft.version .*FinalizedVersionLevel: 1", said), said
+        eventually(_feature(tools, "kraft.version", 1, at))
     assert "can only be upgraded" in tools.refused("kafka-features", "downgrade", "--feature", "kraft.version=0")
     assert "not a voter" in tools.refused(quorum, *remove)
     rows = _voters(tools)
@@ -218,11 +248,12 @@ def _is(tools: Tools, number: str, role: str) -> Callable[[], None]:
     return check
 
 
-def _feature(tools: Tools, name: str, level: int) -> Callable[[], None]:
+def _feature(tools: Tools, name: str, level: int, at: Sequence[str] = ()) -> Callable[[], None]:
     """Any broker may be asked, and one may hear of it a moment later than another."""
 
     def check() -> None:
-        assert re.search(rf"{name} .*FinalizedVersionLevel: {level}", tools("kafka-features", "describe"))
+        said = tools.run("kafka-features", *(at or tools.brokers), "describe")
+        assert re.search(rf"{name} .*FinalizedVersionLevel: {level}", said), said
 
     return check
 
