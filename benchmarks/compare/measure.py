@@ -15,7 +15,7 @@ MEMORY_GOAL = 0.25
 CLUSTER_GOAL = 3.0
 """Throughput of three replicas."""
 SECURITY_GOAL = 1.0
-"""Throughput, small requests and p99 with TLS and SASL, beside Kafka with the same."""
+"""Throughput, small requests, p99 and CPU with TLS and SASL, beside Kafka with the same."""
 
 
 @dataclass(frozen=True, slots=True)
